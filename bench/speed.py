@@ -1,0 +1,165 @@
+"""Training throughput against the machine's limit: one JSON line per case.
+
+The limit ("floor") is the time that the case's matrix products take as plain sgemm calls (NumPy's BLAS)
+of the same shapes in the same process, and nothing else: no environment, no activations, no optimiser.
+Training and floor are measured in turns, and the ratio of their medians is printed.
+
+    python bench/speed.py                      # every case
+    python bench/speed.py --only ippo-128      # cases whose name contains the word
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from flockrl.config import RunConfig, TrainOptions
+from flockrl.envs import make
+from flockrl.envs.base import reset_batch, step_batch
+from flockrl.presets import make_config
+from flockrl.program import Program
+from flockrl.types import EnvSpec
+
+ENV = "mpe/simple_spread"
+WORK = {"rollout_steps": 128, "epochs": 4, "minibatches": 4, "hidden": (64, 64)}
+CASES = {f"{name}-{envs}": (name, envs, {}) for name in ("ippo", "mappo") for envs in (16, 128, 1024)} | {
+    f"{name}-gru-128": (name, 128, {"memory": "gru"}) for name in ("ippo", "mappo")
+}
+Shape = tuple[int, int, int]
+
+
+def products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
+    """How often each matrix product (m, k) @ (k, n) is needed for one rollout and its update."""
+    steps, agents = config.rollout_steps, spec.num_agents
+    central = config.critic == "central"
+    actor = (spec.obs_size, *config.hidden)
+    critic = (spec.central_size if central else spec.obs_size, *config.hidden)
+    per_env = 1 if central else agents
+    outputs = agents if central else 1
+    batch = envs // config.minibatches
+    memory = config.memory_size if config.memory == "gru" else 0
+    count: Counter[Shape] = Counter()
+
+    def forward(sizes: tuple[int, ...], out: int, rows: int, times: int, length: int = 1) -> None:
+        for k, n in zip(sizes, (*sizes[1:], 3 * memory or out), strict=True):
+            count[rows * length, k, n] += times
+        if memory:
+            count[rows, memory, 3 * memory] += times * length
+            count[rows * length, memory, out] += times
+
+    def backward(sizes: tuple[int, ...], out: int, rows: int, times: int, length: int) -> None:
+        layers = list(zip(sizes, (*sizes[1:], 3 * memory or out), strict=True))
+        if memory:
+            layers.append((memory, out))
+            count[rows, 3 * memory, memory] += times * length
+            count[memory, rows * length, 3 * memory] += times
+        for i, (k, n) in enumerate(layers):
+            count[k, rows * length, n] += times
+            if i:
+                count[rows * length, n, k] += times
+
+    forward(actor, spec.action_size, envs * agents, steps)
+    forward(critic, outputs, envs * per_env, 1, steps)
+    times = config.epochs * config.minibatches
+    for sizes, out, rows in ((actor, spec.action_size, batch * agents), (critic, outputs, batch * per_env)):
+        forward(sizes, out, rows, times, steps)
+        backward(sizes, out, rows, times, steps)
+    return count
+
+
+def sgemm_seconds(shapes: Counter[Shape]) -> float:
+    """Seconds for all the products, each shape timed over enough calls to take a few milliseconds."""
+    total = 0.0
+    for (m, k, n), times in shapes.items():
+        a, b, out = (np.ones(shape, np.float32) for shape in ((m, k), (k, n), (m, n)))
+        calls = max(3, int(2e8 / (2 * m * k * n)))
+        np.matmul(a, b, out=out)
+        began = time.perf_counter()
+        for _ in range(calls):
+            np.matmul(a, b, out=out)
+        total += times * (time.perf_counter() - began) / calls
+    return total
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Steps per second of training and of the floor, measured in turns."""
+    algorithm, envs, extra = CASES[name]
+    config = make_config(algorithm, {**WORK, **extra})
+    env = make(ENV)
+    program = Program(RunConfig(algorithm, ENV, TrainOptions(envs=envs, steps=10**9), config), env)
+    program.compile(0)
+    state = program.start_state(0)
+    size = program.iteration_steps
+    count = max(1, 2**17 // size)
+    state, *_ = jax.block_until_ready(program.run(state, 0, 1))
+    ours, floor = [], []
+    shapes = products(env.spec, config, envs)
+    for _ in range(rounds):
+        floor.append(size / sgemm_seconds(shapes))
+        began = time.perf_counter()
+        state, *_ = jax.block_until_ready(program.run(state, 0, count))
+        ours.append(count * size / (time.perf_counter() - began))
+    speed, limit = statistics.median(ours), statistics.median(floor)
+    flops = sum(2 * m * k * n * times for (m, k, n), times in shapes.items())
+    return {
+        "case": name,
+        "steps_per_second": round(speed),
+        "floor_steps_per_second": round(limit),
+        "ratio": round(speed / limit, 3),
+        "compile_seconds": round(program.compile_seconds, 1),
+        "mflop_per_step": round(flops / size / 1e6, 3),
+        "steps_per_second_range": [round(min(ours)), round(max(ours))],
+    }
+
+
+def stepping(rounds: int, envs: int = 128, steps: int = 1000) -> dict[str, Any]:
+    """Environment steps per second with random actions, observations and resets included."""
+    env = make(ENV)
+
+    @jax.jit
+    def play(key: jax.Array) -> jax.Array:
+        reset_key, key = jax.random.split(key)
+        state, seen = reset_batch(env, reset_key, envs)
+
+        def step(carry: Any, key: jax.Array) -> Any:
+            state, seen, total = carry
+            act_key, env_key = jax.random.split(key)
+            action = jax.random.randint(act_key, (envs, env.spec.num_agents), 0, env.spec.action_size)
+            now = step_batch(env, env_key, state, seen, action)
+            total = total + now.reward.sum() + now.observation.obs.sum() + now.final.obs.sum()
+            return (now.state, now.observation, total), None
+
+        return jax.lax.scan(step, (state, seen, 0.0), jax.random.split(key, steps))[0][2]
+
+    play(jax.random.key(0)).block_until_ready()
+    speeds = []
+    for seed in range(rounds):
+        began = time.perf_counter()
+        play(jax.random.key(seed)).block_until_ready()
+        speeds.append(envs * steps / (time.perf_counter() - began))
+    return {"case": f"stepping-{envs}", "steps_per_second": round(statistics.median(speeds))}
+
+
+def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
+    for name in CASES:
+        if only in name:
+            yield measure(name, rounds)
+    if only in "stepping-128":
+        yield stepping(rounds)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="measure the cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each case")
+    given = parser.parse_args()
+    for row in results(given.only, given.rounds):
+        print(json.dumps(row), flush=True)

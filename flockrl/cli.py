@@ -1,0 +1,231 @@
+"""The command line: list, train, resume, eval."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from tyro.conf import Positional
+
+from flockrl.errors import UsageError, nearest
+
+OVERVIEW = """\
+flockrl trains teams of agents.
+
+  flockrl list [algorithms|envs]          what there is
+  flockrl train ALGORITHM ENV [options]   train a team, e.g. flockrl train mappo mpe/simple_spread
+  flockrl resume RUN                      continue an interrupted run, exactly
+  flockrl eval RUN [options]              play whole episodes with a trained team
+
+`flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 for failed training, 2 for wrong input, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(OVERVIEW)
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"flockrl {version('flockrl')}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UsageError(f"There is no command {words[0]!r}.{nearest(words[0], COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except UsageError as error:
+        print(f"flockrl: {error}", file=sys.stderr)
+        return 1 if type(error).__name__ == "TrainingError" else 2
+    except KeyboardInterrupt as error:
+        print(f"\n{error}" if str(error) else "\nInterrupted.", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """What `flockrl train` takes besides the settings."""
+
+    env: Positional[str]
+    """Environment as SUITE/NAME[:setting=value,...], e.g. mpe/simple_spread:N=5. `flockrl list envs` shows all."""
+    seeds: int = 1
+    """Seeds to train side by side, each in a run directory of its own under --out."""
+    out: Path | None = None
+    """The run's directory; by default a fresh one under runs/."""
+    config: Path | None = None
+    """JSON or TOML file with settings, as saved by an earlier run; flags win over it."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class ResumeFlags:
+    """What `flockrl resume` takes."""
+
+    run: Positional[Path]
+    """Directory of a run, or of several seeds."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class EvalFlags:
+    """What `flockrl eval` takes."""
+
+    run: Positional[Path]
+    """Directory of a run, or of several seeds."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of the episodes."""
+    explore: bool = False
+    """Sample actions instead of taking the most likely ones."""
+    gif: Path | None = None
+    """Write an animation of one episode to this file."""
+
+
+def _parse(flags: Any, words: list[str], prog: str, description: str) -> Any:
+    """The options as a dataclass; a flag that does not exist is an error that names the nearest one."""
+    result, unknown = tyro.cli(
+        flags, args=words, prog=prog, description=description, return_unknown_args=True,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )  # fmt: skip
+    if unknown:
+        raise UsageError(f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], _flags(flags))}")
+    return result
+
+
+def _flags(cls: Any) -> list[str]:
+    """All flags below a config class."""
+    found: list[str] = []
+    for field in dataclasses.fields(cls):
+        nested = isinstance(field.type, type) and dataclasses.is_dataclass(field.type)
+        found += _flags(field.type) if nested else ["--" + field.name.replace("_", "-")]
+    return found
+
+
+def _list(words: list[str]) -> int:
+    from flockrl.envs.base import SUITES, environments
+    from flockrl.presets import PRESETS
+
+    what = words[0] if words else "both"
+    if what in ("-h", "--help"):
+        print("usage: flockrl list [algorithms|envs]\n\nNames that `flockrl train` takes.")
+        return 0
+    if what not in ("algorithms", "envs", "both"):
+        raise UsageError(f"flockrl list shows algorithms or envs, not {what!r}.")
+    if what != "envs":
+        for name, preset in PRESETS.items():
+            print(f"{name:24}{preset.summary}")
+    if what == "both":
+        print()
+    if what != "algorithms":
+        for suite in SUITES:
+            for name, builder in environments(suite).items():
+                print(f"{suite + '/' + name:32}{_settings(builder)}")
+    return 0
+
+
+def _settings(builder: Any) -> str:
+    import inspect
+
+    shown = [f"{p.name}={p.default}" for p in inspect.signature(builder).parameters.values()]
+    return ", ".join(shown)
+
+
+def _train(words: list[str]) -> int:
+    from flockrl.config import TrainOptions, build, read_settings
+    from flockrl.presets import PRESETS, make_config
+
+    if not words or words[0].startswith("-"):
+        print("usage: flockrl train ALGORITHM ENV [options]\n\n`flockrl train ALGORITHM --help` lists the options.\n")
+        print("algorithms: " + ", ".join(PRESETS))
+        return 0 if words[:1] in (["-h"], ["--help"]) else 2
+    name, rest = words[0], words[1:]
+    make_config(name, {})  # an unknown algorithm is reported before anything else
+    options, settings = _saved(rest, read_settings)
+    config = make_config(name, settings)
+    flags = dataclasses.make_dataclass(
+        "Train",
+        [
+            ("flags", TrainFlags),
+            ("options", TrainOptions, dataclasses.field(default=build(TrainOptions, options, name))),
+            ("settings", type(config), dataclasses.field(default=config)),
+        ],
+    )
+    given = _parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {PRESETS[name].summary}.")
+    _cache()
+    from flockrl.train import train
+
+    main, values = given.flags, {**vars(given.options), **vars(given.settings)}
+    train(name, main.env, seeds=main.seeds, out=main.out, quiet=main.quiet, **values)
+    return 0
+
+
+def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings from the file that follows --config, if any."""
+    for i, word in enumerate(words):
+        if word == "--config" and i + 1 < len(words):
+            return read(Path(words[i + 1]))
+        if word.startswith("--config="):
+            return read(Path(word.partition("=")[2]))
+    return {}, {}
+
+
+def _resume(words: list[str]) -> int:
+    given = _parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
+    _cache()
+    from flockrl.run import RESULT, find_runs
+    from flockrl.train import resume
+
+    if all((path / RESULT).exists() for path in find_runs(given.run)):
+        print(f"{given.run} is finished: nothing to resume.")
+        return 0
+    resume(given.run, quiet=given.quiet)
+    return 0
+
+
+def _eval(words: list[str]) -> int:
+    about = "Play whole episodes with a trained team and report their returns."
+    given = _parse(EvalFlags, words, "flockrl eval", about)
+    _cache()
+    from flockrl.animate import write_gif
+    from flockrl.run import Run, find_runs
+
+    runs = [Run(path) for path in find_runs(given.run)]
+    for run in runs:
+        result = run.evaluate(given.episodes, given.seed, given.explore)
+        agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
+        how = "sampled" if given.explore else "greedy"
+        print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
+        print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
+    if given.gif is not None:
+        write_gif(runs[0], given.gif, given.seed)
+        print(f"wrote {given.gif}")
+    return 0
+
+
+def _cache() -> None:
+    """Keep compiled programs between starts, so that only the first one waits for the compiler."""
+    import jax
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "flockrl" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+COMMANDS = {"list": _list, "train": _train, "resume": _resume, "eval": _eval}
+
+if __name__ == "__main__":
+    sys.exit(main())

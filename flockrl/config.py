@@ -1,0 +1,137 @@
+"""What a run is: algorithm, environment, sizes and seeds, as values that can be saved and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from flockrl.errors import UsageError, nearest
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How long and how to train, whatever the algorithm."""
+
+    steps: int = 2_000_000
+    """Environment steps in all, counted over all parallel environments."""
+    envs: int = 32
+    """Environments that run in parallel."""
+    seed: int = 0
+    """Seed of everything random; with --seeds the first of them."""
+    eval_every: int | None = None
+    """Environment steps between evaluations; by default a twentieth of the run."""
+    eval_episodes: int = 100
+    """Episodes of each evaluation."""
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints; by default a tenth of the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}.")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything needed to repeat a run. Saved as `config.json`."""
+
+    algorithm: str
+    env: str
+    options: TrainOptions
+    config: Any
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm,
+            "env": self.env,
+            **dataclasses.asdict(self.options),
+            "config": dataclasses.asdict(self.config),
+            "versions": versions(),
+        }
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> RunConfig:
+        from flockrl.presets import make_config
+
+        options, config = split_settings(saved)
+        name = saved["algorithm"]
+        return RunConfig(name, saved["env"], build(TrainOptions, options, "A run"), make_config(name, config))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    names = ("flockrl", "jax", "jaxlib", "flax", "optax", "numpy")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A JSON or TOML file -> (train options, algorithm settings)."""
+    try:
+        text = path.read_text()
+        saved = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UsageError(f"Cannot read the configuration {path}: {error.strerror}.") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UsageError(f"The configuration {path} is not valid JSON or TOML: {error}.") from error
+    if not isinstance(saved, dict):
+        raise UsageError(f"The configuration {path} must be an object with named settings.")
+    return split_settings(saved)
+
+
+def split_settings(saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell train options from the algorithm's own settings, which stand under "config" or beside them."""
+    own = {field.name for field in dataclasses.fields(TrainOptions)}
+    nested = saved.get("config", {})
+    if not isinstance(nested, dict):
+        raise UsageError('"config" must hold the algorithm\'s settings by name.')
+    rest = {k: v for k, v in saved.items() if k not in own and k not in ("algorithm", "env", "config", "versions")}
+    return {k: v for k, v in saved.items() if k in own}, {**rest, **nested}
+
+
+def build(cls: type, values: dict[str, Any], whose: str) -> Any:
+    """Make a config dataclass from plain values; unknown names and wrong types are errors that name the right ones."""
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            raise UsageError(f"{whose} has no setting {key!r}.{nearest(key, hints)}")
+    return cls(**{key: _coerce(key, hints[key], value) for key, value in values.items()})
+
+
+def _coerce(name: str, hint: Any, value: Any) -> Any:
+    """`value` as the annotated type, or an error that says what would do."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _coerce(name, next(arg for arg in args if arg is not type(None)), value)
+    if origin is Literal:
+        if value not in args:
+            raise UsageError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{name} must be a list, not {value!r}.")
+        return tuple(_coerce(name, args[0], item) for item in value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = {
+        bool: isinstance(value, bool),
+        int: number and float(value).is_integer(),
+        float: number,
+        str: isinstance(value, str),
+    }[hint]
+    if not good:
+        words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
+        raise UsageError(f"{name} must be {words[hint]}, not {value!r}.")
+    return hint(value)

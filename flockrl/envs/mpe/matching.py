@@ -1,0 +1,31 @@
+"""Who takes which place: the cheapest one-to-one assignment of agents to targets."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.types import Array
+
+ENUMERATED = 6
+"""Up to this many agents, trying all assignments in one product is faster than the Hungarian algorithm."""
+
+
+def matched(cost: Array) -> Array:
+    """[N, N] cost of each target (column) to each agent (row) -> [N] what each agent pays in the assignment
+    with the smallest sum."""
+    n = len(cost)
+    if n > ENUMERATED:
+        from optax.assignment import hungarian_algorithm
+
+        rows, columns = hungarian_algorithm(cost)
+        return cost[rows, columns]
+    # [N!, N, N] 0/1 matrices: every assignment's sum by one product.
+    plans = np.eye(n)[np.array(list(permutations(range(n))))]
+    sums = jnp.einsum("pij,ij->p", plans, cost, precision=jax.lax.Precision.HIGHEST)
+    best = jax.nn.one_hot(jnp.argmin(sums), len(plans))
+    plan = jnp.einsum("p,pij->ij", best, plans, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sum(plan * cost, axis=1)

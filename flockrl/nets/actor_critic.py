@@ -1,0 +1,39 @@
+"""A policy network and a value network: torso, optional memory, linear output."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from flockrl.nets.memory import GRU
+from flockrl.nets.torsos import MLP, Activation, orthogonal
+from flockrl.types import Array
+
+
+class Network(nn.Module):
+    """MLP, then a GRU when `memory` > 0, then a linear layer.
+
+    x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
+    Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
+    With `log_std`, a learned standard deviation, the same for all inputs, follows the outputs.
+    """
+
+    sizes: tuple[int, ...]
+    outputs: int
+    activation: Activation = "tanh"
+    ids: int = 0
+    memory: int = 0
+    log_std: bool = False
+    out_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Array, memory: Array | tuple[()] = (), first: Array | None = None):
+        x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
+        if self.memory:
+            assert first is not None and not isinstance(memory, tuple)
+            x = memory = GRU(self.memory, name="gru")(x, memory, first)
+        out = nn.Dense(self.outputs, kernel_init=orthogonal(self.out_scale), name="head")(x)
+        if self.log_std:
+            spread = self.param("log_std", nn.initializers.constant(-0.5), (self.outputs,))
+            out = jnp.concatenate([out, jnp.broadcast_to(spread, out.shape)], axis=-1)
+        return out, memory

@@ -1,0 +1,56 @@
+"""Pictures of a run. matplotlib is imported here and nowhere else, when a picture is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flockrl.run import read_metrics
+
+
+def draw_curve(runs: Sequence[Path], file: Path) -> None:
+    """Learning curves of one run, or of several seeds with their mean: evaluation and training return."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    one = len(runs) == 1
+    curves = []
+    for path in runs:
+        rows = read_metrics(path)
+        train = [(r["step"], r["return"]) for r in rows if r.get("return") is not None]
+        tests = [
+            (r["step"], r["eval_return"], r["eval_return_std"], r["eval_episodes"]) for r in rows if "eval_return" in r
+        ]
+        steps, means, stds, counts = np.array(tests).T
+        curves.append((steps, means))
+        if one and train:
+            axes.plot(*np.array(train).T, color="#9aa5b1", lw=1.2, label="training (sampling)")
+        if one:
+            error = 1.96 * stds / np.sqrt(counts)
+            axes.fill_between(steps, means - error, means + error, color="#0b6e99", alpha=0.2, lw=0)
+        axes.plot(steps, means, color="#0b6e99", lw=2.0 if one else 0.8, alpha=1 if one else 0.4,
+                  label="evaluation (greedy), 95% interval" if one else None)  # fmt: skip
+    if not one:
+        length = min(len(means) for _, means in curves)
+        steps, table = curves[0][0][:length], np.array([means[:length] for _, means in curves])
+        axes.plot(
+            steps, table.mean(0), color="#0b6e99", lw=2.2, label=f"mean of {len(runs)} seeds, evaluation (greedy)"
+        )
+    config = _title(runs[0])
+    axes.set_title(config, loc="left", fontsize=11)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episode return, mean over agents")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    figure.savefig(file)
+
+
+def _title(path: Path) -> str:
+    import json
+
+    config = json.loads((path / "config.json").read_text())
+    return f"{config['algorithm']} on {config['env']}"

@@ -1,0 +1,77 @@
+"""A trained team outside training: observations in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.envs.base import clip_action
+from flockrl.errors import UsageError
+from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
+
+
+class Policy:
+    """Acts for one team or for a batch of teams.
+
+    The team's memory, where it has one, is kept between calls: call `reset` when an episode begins.
+    """
+
+    def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0):
+        self.spec = spec
+        self._algorithm, self._params = algorithm, params
+        self._act = jax.jit(partial(self._pure_act), static_argnames="explore")
+        self._key = jax.random.key(seed)
+        self._memory: PyTree | None = None
+        self._steps = 0
+
+    def _pure_act(self, params: PyTree, seen: Observation, memory: PyTree, key: Array, explore: bool) -> Any:
+        action, memory, _ = self._algorithm.act(params, seen, memory, key, explore)
+        return clip_action(self.spec, action), memory
+
+    def reset(self, where: np.ndarray | None = None) -> None:
+        """Forget. `where`: [B] bool, the teams whose episode begins; all of them by default."""
+        if where is None or self._memory is None:
+            self._memory = None
+            return
+        keep = ~jnp.asarray(where, bool)
+        self._memory = jax.tree.map(lambda h: h * keep.reshape(-1, *(1,) * (h.ndim - 1)), self._memory)
+
+    def act(
+        self, obs: np.ndarray | Sequence[Any], avail: np.ndarray | None = None, explore: bool = False
+    ) -> np.ndarray:
+        """Actions of the team: [N] int or [N, A] float, with a batch axis in front when `obs` has one.
+
+        obs: [N, O] or [B, N, O], or a sequence of N arrays [O_i] (or [B, O_i]) of unlike sizes.
+        avail: [N, A] or [B, N, A] bool, the legal actions, where the environment has such.
+        explore: sample from the policy instead of taking its most likely action.
+        """
+        array = self._pad(obs)
+        single = array.ndim == 2
+        expected = (self.spec.num_agents, self.spec.obs_size)
+        if array.ndim not in (2, 3) or array.shape[-2:] != expected:
+            raise UsageError(
+                f"act expects observations of shape {list(expected)} (agents, size) or with a batch axis in front, "
+                f"not {list(array.shape)}."
+            )
+        seen = Observation(jnp.asarray(array), None if avail is None else jnp.asarray(avail, bool))
+        if single:
+            seen = jax.tree.map(lambda x: x[None], seen)
+        batch = seen.obs.shape[0]
+        if self._memory is None or (jax.tree.leaves(self._memory) and len(jax.tree.leaves(self._memory)[0]) != batch):
+            self._memory = self._algorithm.memory(batch)
+        key = jax.random.fold_in(self._key, self._steps)
+        self._steps += 1
+        action, self._memory = self._act(self._params, seen, self._memory, key, explore=explore)
+        return np.asarray(action[0] if single else action)
+
+    def _pad(self, obs: np.ndarray | Sequence[Any]) -> np.ndarray:
+        if isinstance(obs, np.ndarray | jax.Array):
+            return np.asarray(obs, np.float32)
+        rows = [np.asarray(row, np.float32) for row in obs]
+        size = self.spec.obs_size
+        return np.stack([np.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, size - r.shape[-1])]) for r in rows], axis=-2)

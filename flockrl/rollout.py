@@ -1,0 +1,75 @@
+"""Rollouts: a policy acts in B environments for T steps, as one scan."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flockrl.envs.base import Env, reset_batch, step_batch
+from flockrl.types import Algorithm, Array, Observation, PyTree, Trajectory
+
+
+class Actors(NamedTuple):
+    """Where B environments stand between rollouts: states, what the teams see, what they remember.
+
+    first: [B] whether an episode begins here. returns: [B, N] and lengths: [B] of the episodes under way.
+    """
+
+    env: PyTree
+    observation: Observation
+    memory: PyTree
+    first: Array
+    returns: Array
+    lengths: Array
+
+
+class Episodes(NamedTuple):
+    """Sums over the episodes that ended in a stretch of time: their number, returns [N], lengths."""
+
+    number: Array
+    returns: Array
+    lengths: Array
+
+
+def start(algorithm: Algorithm, env: Env, key: Array, batch: int) -> Actors:
+    """B teams at the beginning of their first episode."""
+    state, observation = reset_batch(env, key, batch)
+    zeros = jnp.zeros((batch, env.spec.num_agents))
+    return Actors(
+        state, observation, algorithm.memory(batch), jnp.ones(batch, bool), zeros, jnp.zeros(batch, jnp.int32)
+    )
+
+
+def scan_rollout(
+    algorithm: Algorithm, params: PyTree, env: Env, actors: Actors, key: Array
+) -> tuple[Actors, Trajectory, Episodes]:
+    """`algorithm.rollout_steps` steps of every environment, exploring."""
+
+    def step(now: Actors, key: Array) -> tuple[Actors, tuple[Trajectory, Episodes]]:
+        act_key, env_key = jax.random.split(key)
+        seen = now.observation
+        action, memory, extras = algorithm.act(params, seen, now.memory, act_key, True)
+        result = step_batch(env, env_key, now.env, seen, action)
+        reward = result.reward if seen.alive is None else jnp.where(seen.alive, result.reward, 0.0)
+        returns, lengths = now.returns + reward, now.lengths + 1
+        ended = Episodes(
+            result.done.sum(),
+            jnp.where(result.done[:, None], returns, 0.0).sum(0),
+            jnp.where(result.done, lengths, 0).sum(),
+        )
+        going = ~result.done
+        memory = jax.tree.map(lambda h: h * going.reshape(-1, *(1,) * (h.ndim - 1)), memory)
+        row = Trajectory(
+            obs=seen.obs, avail=seen.avail, state=seen.state, alive=seen.alive,
+            action=action, reward=reward, terminated=result.terminated, truncated=result.truncated,
+            next_obs=result.final.obs, next_avail=result.final.avail, next_state=result.final.state,
+            first=now.first, extras=extras,
+        )  # fmt: skip
+        after = Actors(result.state, result.observation, memory, result.done, returns * going[:, None], lengths * going)
+        return after, (row, ended)
+
+    keys = jax.random.split(key, algorithm.rollout_steps)
+    after, (trajectory, ended) = jax.lax.scan(step, actors, keys)
+    return after, trajectory._replace(memory=actors.memory), jax.tree.map(lambda x: x.sum(0), ended)
