@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flockrl.config import RunConfig, TrainOptions
@@ -30,9 +31,9 @@ from flockrl.types import EnvSpec
 
 ENV = "mpe/simple_spread"
 WORK = {"rollout_steps": 128, "epochs": 4, "minibatches": 4, "hidden": (64, 64)}
-CASES = {f"{name}-{envs}": (name, envs, {}) for name in ("ippo", "mappo") for envs in (16, 128, 1024)} | {
-    f"{name}-gru-128": (name, 128, {"memory": "gru"}) for name in ("ippo", "mappo")
-}
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    f"{name}-{envs}": (name, envs, {}) for name in ("ippo", "mappo") for envs in (16, 128, 1024)
+} | {f"{name}-gru-128": (name, 128, {"memory": "gru"}) for name in ("ippo", "mappo")}
 Shape = tuple[int, int, int]
 
 
@@ -137,7 +138,7 @@ def stepping(rounds: int, envs: int = 128, steps: int = 1000) -> dict[str, Any]:
             total = total + now.reward.sum() + now.observation.obs.sum() + now.final.obs.sum()
             return (now.state, now.observation, total), None
 
-        return jax.lax.scan(step, (state, seen, 0.0), jax.random.split(key, steps))[0][2]
+        return jax.lax.scan(step, (state, seen, jnp.float32(0)), jax.random.split(key, steps))[0][2]
 
     play(jax.random.key(0)).block_until_ready()
     speeds = []

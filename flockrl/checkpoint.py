@@ -71,6 +71,11 @@ class Checkpoints:
             f"The checkpoint {where} is damaged and was not loaded: remove it to go on from the one before it."
         )
 
+    def drop_after(self, step: int) -> None:
+        """Remove checkpoints newer than `step`, which another seed of the same run does not have."""
+        for newer in [s for s in self.steps() if s > step]:
+            self._manager.delete(newer)
+
     def wait(self) -> None:
         """Wait until everything is on disk."""
         self._manager.wait_until_finished()

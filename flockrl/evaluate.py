@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -64,7 +63,7 @@ def record_episode(
     """Play one episode and keep every environment state: (states, returns [N])."""
     reset_key, key = jax.random.split(key)
     step = jax.jit(env.step)
-    act = jax.jit(partial(algorithm.act, explore=explore))
+    act = jax.jit(lambda params, seen, memory, key: algorithm.act(params, seen, memory, key, explore))
     state, seen = jax.jit(env.reset)(reset_key)
     memory, states, returns = algorithm.memory(1), [state], np.zeros(env.spec.num_agents)
     for t in range(env.spec.max_steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.types import Array
 
@@ -27,7 +28,7 @@ def moments(shape: tuple[int, ...]) -> Moments:
     return Moments(jnp.zeros(shape), jnp.ones(shape), jnp.int32(0))
 
 
-def observe(old: Moments, x: Array, weight: Array | None, pool: Array, slowest: float) -> Moments:
+def observe(old: Moments, x: Array, weight: Array | None, pool: Array | np.ndarray, slowest: float) -> Moments:
     """Take in a batch. x: [T, B, N, ...], weight: [T, B, N] or None, pool: [N, N] as in `sharing.pooling`.
 
     Early on all batches count alike, later a new one counts at least `slowest`.
@@ -40,7 +41,7 @@ def observe(old: Moments, x: Array, weight: Array | None, pool: Array, slowest: 
         count = weight.sum((0, 1))
         total = jnp.maximum(w.sum((0, 1)), 1.0)
         mean, square = (x * w).sum((0, 1)) / total, (x**2 * w).sum((0, 1)) / total
-        share = pool * count
+        share = jnp.asarray(pool) * count
         share = share / jnp.maximum(share.sum(1, keepdims=True), EPSILON)
     mean, square = jnp.tensordot(share, mean, 1), jnp.tensordot(share, square, 1)
     var = jnp.maximum(square - mean**2, 0.0)

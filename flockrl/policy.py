@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ class Policy:
     def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0):
         self.spec = spec
         self._algorithm, self._params = algorithm, params
-        self._act = jax.jit(partial(self._pure_act), static_argnames="explore")
+        self._act = jax.jit(self._pure_act, static_argnames="explore")
         self._key = jax.random.key(seed)
         self._memory: PyTree | None = None
         self._steps = 0

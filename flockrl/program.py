@@ -80,7 +80,7 @@ class Program:
 
         state, (episodes, totals) = jax.lax.fori_loop(0, count, body, (state, zeros))
         metrics = {name: total / count for name, total in totals.items()}
-        metrics["param_norm"] = optax.global_norm(self.algorithm.params(state.learner))
+        metrics["param_norm"] = optax.tree.norm(self.algorithm.params(state.learner))
         return state, episodes, metrics
 
     def compile(self, seed: int) -> None:

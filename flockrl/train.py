@@ -169,6 +169,7 @@ class _Loop:
         like = self.program.shape()
         for path, checkpoints in zip(self.paths, self.checkpoints, strict=True):
             state, meta = checkpoints.restore(like, step)
+            checkpoints.drop_after(step)
             self.states.append(state)
             self._opened(Log(path, step, meta["metrics_bytes"]), meta)
         self.began -= meta["seconds"]

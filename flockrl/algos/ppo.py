@@ -32,7 +32,7 @@ class PPOConfig:
     """Settings of the PPO family."""
 
     critic: Literal["own", "central"] = "central"
-    """What the critic reads: the agent's own observation, or the global state (all observations where there is none)."""
+    """What the critic reads: the agent's own observation, or the global state (else all observations)."""
     share: Share = "groups"
     """Who shares parameters: all agents, agents of one kind, or none."""
     agent_ids: bool = True
@@ -388,7 +388,7 @@ class _PPO:
         def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             params, optimiser = carry
             (_, metrics), grads = gradient(params, part)
-            metrics["grad_norm"] = optax.global_norm(grads["actor"])
+            metrics["grad_norm"] = optax.tree.norm(grads["actor"])
             both = self._per_network(self.optimiser.update, grads, optimiser)
             steps = {name: tuple(pair[0] for pair in pairs) for name, pairs in both.items()}
             optimiser = {name: tuple(pair[1] for pair in pairs) for name, pairs in both.items()}
@@ -398,7 +398,7 @@ class _PPO:
             order = jax.random.permutation(key, envs) if parts > 1 else None
             pick = (lambda x: x[order]) if parts > 1 else (lambda x: x)
             split = jax.tree.map(lambda x: pick(x).reshape(parts, envs // parts, *x.shape[1:]), (arrays, memories))
-            carry, metrics = jax.lax.scan(minibatch, carry, Batch(*split[0], *split[1]))
+            carry, metrics = jax.lax.scan(minibatch, carry, Batch._make((*split[0], *split[1])))
             return carry, jax.tree.map(jnp.mean, metrics)
 
         def guarded(carry: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], tuple[dict[str, Array], Array]]:
@@ -421,7 +421,7 @@ class _PPO:
         first = None
         if self.recurrent:
             time_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2])
-            batch = Batch(*time_first, *batch[-2:])
+            batch = Batch._make((*time_first, *batch[-2:]))
             first = batch.first
         outs = self._actor(params["actor"], batch.obs, batch.actor_memory, first)
         values, _ = self._values(params["critic"], batch.obs, batch.state, batch.critic_memory, first)

@@ -91,7 +91,7 @@ def parse_settings(text: str) -> dict[str, Any]:
             raise UsageError(f"Write environment settings as name=value, separated by commas, not {part!r}.")
         word = value.strip()
         try:
-            settings[key.strip()] = json.loads(word.lower() if word in ("True", "False", "None") else word)
+            settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
         except json.JSONDecodeError:
             settings[key.strip()] = word
     return settings

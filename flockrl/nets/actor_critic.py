@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -27,10 +29,10 @@ class Network(nn.Module):
     out_scale: float = 1.0
 
     @nn.compact
-    def __call__(self, x: Array, memory: Array | tuple[()] = (), first: Array | None = None):
+    def __call__(self, x: Array, memory: Any = (), first: Array | None = None) -> tuple[Array, Any]:
         x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
         if self.memory:
-            assert first is not None and not isinstance(memory, tuple)
+            assert first is not None
             x = memory = GRU(self.memory, name="gru")(x, memory, first)
         out = nn.Dense(self.outputs, kernel_init=orthogonal(self.out_scale), name="head")(x)
         if self.log_std:

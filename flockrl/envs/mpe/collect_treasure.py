@@ -106,7 +106,7 @@ class CollectTreasure(Scenario):
             first = able & (jnp.argmax(able) == jnp.arange(self.c))
             return free & ~first, first
 
-        return jax.lax.scan(serve, loot.holding == EMPTY, reach & loot.alive[:, None], unroll=min(self.m, 8))[1]
+        return jax.lax.scan(serve, loot.holding == EMPTY, reach & loot.alive[:, None], unroll=min(self.m, 4))[1]
 
     def observe(self, world: World) -> list[Array]:
         """[position, velocity, own load (collectors only), other agents, treasures], both nearest first.

@@ -10,13 +10,13 @@ import numpy as np
 
 from flockrl.types import Array
 
-ENUMERATED = 6
+ENUMERATED = 5
 """Up to this many agents, trying all assignments in one product is faster than the Hungarian algorithm."""
 
 
 def matched(cost: Array) -> Array:
-    """[N, N] cost of each target (column) to each agent (row) -> [N] what each agent pays in the assignment
-    with the smallest sum."""
+    """[N, N] cost of each target to each agent -> [N] the costs that are paid in the assignment with the
+    smallest sum, in no particular order."""
     n = len(cost)
     if n > ENUMERATED:
         from optax.assignment import hungarian_algorithm

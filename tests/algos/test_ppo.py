@@ -1,0 +1,289 @@
+"""PPO's update against NumPy, and identities between its variants."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flockrl.algos.ppo import PPOConfig, _PPO, make
+from flockrl.errors import UsageError
+from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
+
+T, B = 5, 4
+PLAIN = {
+    "hidden": (6,), "epochs": 1, "minibatches": 1, "normalize_advantage": False, "normalize_value": False,
+    "max_grad_norm": None, "lr_schedule": "constant", "rollout_steps": T, "entropy": 0.01,
+}  # fmt: skip
+
+
+def spec(n=3, sizes=(4, 4, 4), actions=(3, 3, 3), state=0):
+    return EnvSpec(
+        "test", tuple(f"a_{i}" for i in range(n)), tuple(Box((s,)) for s in sizes[:n]),
+        tuple(Discrete(a) for a in actions[:n]), max_steps=9, state_size=state,
+    )  # fmt: skip
+
+
+def trajectory(world, learner, state, seed=0, deaths=False):
+    """Random experience that the learner's own policy acted in."""
+    rng = np.random.default_rng(seed)
+    n = world.num_agents
+    width = np.array([s.size for s in world.observations])
+    mask = (np.arange(world.obs_size) < width[:, None]).astype(np.float32)
+    obs, following = (rng.normal(size=(2, T, B, n, world.obs_size)) * mask).astype(np.float32)
+    alive = jnp.asarray(rng.random((T, B, n)) < 0.7) if deaths else None
+    actions, logps = [], []
+    memory = learner.memory(B)
+    first = jnp.asarray(rng.random((T, B)) < 0.3)
+    for t in range(T):
+        clear = ~first[t]
+        h = jax.tree.map(lambda x, clear=clear: x * clear[:, None, None], memory)
+        action, memory, extras = learner.act(
+            learner.policy(state), Observation(jnp.asarray(obs[t])), h, jax.random.key(t), True
+        )
+        actions.append(action)
+        logps.append(extras["logp"])
+    terminated = rng.random((T, B, n)) < 0.2
+    truncated = (rng.random((T, B, 1)) < 0.3) & ~terminated
+    central = jnp.asarray(rng.normal(size=(T, B, world.state_size)), jnp.float32) if world.state_size else None
+    return Trajectory(
+        obs=jnp.asarray(obs), action=jnp.stack(actions), reward=jnp.asarray(rng.normal(size=(T, B, n)), jnp.float32),
+        terminated=jnp.asarray(terminated), truncated=jnp.asarray(truncated), next_obs=jnp.asarray(following),
+        first=first, alive=alive, state=central, next_state=central, memory=learner.memory(B),
+        extras={"logp": jnp.stack(logps)},
+    )  # fmt: skip
+
+
+def mlp(p, x, ids=None):
+    hidden = x @ np.asarray(p["torso"]["dense_0"]["kernel"], float) + np.asarray(p["torso"]["dense_0"]["bias"], float)
+    if ids is not None:
+        hidden = hidden + np.asarray(p["torso"]["agent_ids"], float)[ids]
+    return np.tanh(hidden) @ np.asarray(p["head"]["kernel"], float) + np.asarray(p["head"]["bias"], float)
+
+
+def numpy_values(learner, params, obs):
+    """[..., N, O] -> [..., N], agent by agent."""
+    out = np.zeros(obs.shape[:-1])
+    for g, group in enumerate(learner.groups):
+        for k, i in enumerate(group.agents):
+            if learner.config.critic == "own":
+                ids = k if "agent_ids" in params["critic"][g]["torso"] else None
+                out[..., i] = mlp(params["critic"][g], obs[..., i, : group.obs_size], ids)[..., 0]
+            else:
+                sizes = [s.size for s in learner.spec.observations]
+                joint = np.concatenate([obs[..., j, :s] for j, s in enumerate(sizes)], -1)
+                out[..., i] = mlp(params["critic"][g], joint)[..., k]
+    return out
+
+
+def numpy_loss(learner, params, old_params, data):
+    """The whole objective from the paper's equations, in float64 loops."""
+    c = learner.config
+    obs, following = np.asarray(data.obs, float), np.asarray(data.next_obs, float)
+    terminated, truncated = np.asarray(data.terminated), np.asarray(data.truncated)
+    value = numpy_values(learner, old_params, obs)
+    final = numpy_values(learner, old_params, following)
+    advantage = np.zeros_like(value)
+    for b in range(B):
+        for i in range(value.shape[2]):
+            running = 0.0
+            for t in reversed(range(T)):
+                cut = truncated[t, b].any() or t == T - 1
+                after = final[t, b, i] if cut else value[t + 1, b, i]
+                delta = data.reward[t, b, i] + c.gamma * after * (not terminated[t, b, i]) - value[t, b, i]
+                running = delta + c.gamma * c.gae_lambda * running * (not (terminated | truncated)[t, b, i])
+                advantage[t, b, i] = running
+    target = advantage + value
+    new_value = numpy_values(learner, params, obs)
+    alive = np.ones_like(value) if data.alive is None else np.asarray(data.alive, float)
+    total = 0.0
+    for g, group in enumerate(learner.groups):
+        terms, weight = 0.0, 0.0
+        for k, i in enumerate(group.agents):
+            ids = k if "agent_ids" in params["actor"][g]["torso"] else None
+            logits = mlp(params["actor"][g], obs[..., i, : group.obs_size], ids)
+            logits = np.where(group.legal[k], logits, -1e9)
+            logp = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+            logp = logp - logits.max(-1, keepdims=True)
+            chosen = np.take_along_axis(logp, np.asarray(data.action)[..., i, None], -1)[..., 0]
+            ratio = np.exp(chosen - np.asarray(data.extras["logp"], float)[..., i])
+            a = advantage[..., i]
+            surrogate = np.minimum(ratio * a, np.clip(ratio, 1 - c.clip, 1 + c.clip) * a)
+            entropy = -(np.exp(logp) * np.where(group.legal[k], logp, 0)).sum(-1)
+            error = 0.5 * (new_value[..., i] - target[..., i]) ** 2
+            terms += ((-surrogate - c.entropy * entropy + error) * alive[..., i]).sum()
+            weight += alive[..., i].sum()
+        total += terms / weight
+    return total
+
+
+def batch_of(learner, state, data):
+    """The batch that `update` learns from, caught on its way."""
+    caught = {}
+    original = learner._epochs
+
+    def catch(params, optimiser, batch, lr, key):
+        caught["batch"] = batch
+        return original(params, optimiser, batch, lr, key)
+
+    learner._epochs = catch
+    learner.update(state, data, jax.random.key(0))
+    learner._epochs = original
+    return jax.tree.map(lambda x: x, caught["batch"])
+
+
+VARIANTS = [
+    ("own", "all", False), ("own", "none", True), ("central", "all", True), ("central", "none", False),
+    ("own", "groups", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("critic", "share", "deaths"), VARIANTS)
+def test_loss_and_gradient_match_numpy(critic, share, deaths):
+    world = spec(sizes=(4, 2, 4), actions=(3, 2, 3)) if share == "groups" else spec()
+    learner = _PPO(world, PPOConfig(critic=critic, share=share, **PLAIN), B, 10)
+    state = learner.init(jax.random.key(1))
+    data = trajectory(world, learner, state, deaths=deaths)
+    batch = batch_of(learner, state, data)
+    rng = np.random.default_rng(5)
+    moved = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape).astype(np.float32), state.params)
+    swap = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)  # noqa: E731
+    part = type(batch)(*swap(batch[:-2]), *batch[-2:])
+    (loss, _), grads = jax.value_and_grad(learner._loss, has_aux=True)(moved, part)
+    assert float(loss) == pytest.approx(numpy_loss(learner, moved, state.params, data), rel=1e-5)
+    direction = jax.tree.map(lambda p: rng.normal(size=p.shape), moved)
+
+    def along(eps):
+        nudged = jax.tree.map(lambda p, d: np.asarray(p, float) + eps * d, moved, direction)
+        return numpy_loss(learner, nudged, state.params, data)
+
+    numeric = (along(1e-5) - along(-1e-5)) / 2e-5
+    exact = sum(jax.tree.leaves(jax.tree.map(lambda g, d: float((np.asarray(g, float) * d).sum()), grads, direction)))
+    assert exact == pytest.approx(numeric, rel=2e-4, abs=1e-5)
+
+
+def test_one_step_of_adam_moves_each_parameter_by_the_learning_rate():
+    """Adam's first step is lr * sign(gradient) up to epsilon, whatever the gradient's size."""
+    world = spec()
+    learner = _PPO(world, PPOConfig(lr=0.01, **PLAIN), B, 10)
+    state = learner.init(jax.random.key(1))
+    data = trajectory(world, learner, state)
+    after, _ = learner.update(state, data, jax.random.key(0))
+    steps = jax.tree.map(lambda a, b: np.abs(np.asarray(a - b)), after.params, state.params)
+    biggest = max(s.max() for s in jax.tree.leaves(steps))
+    assert biggest == pytest.approx(0.01, rel=1e-2)
+    assert after.updates == 1
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("critic", ["own", "central"])
+def test_with_one_agent_sharing_makes_no_difference(memory, critic):
+    world = spec(1)
+    results = []
+    for share in ("all", "groups", "none"):
+        algorithm = make(world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), envs=B, updates=9)
+        learner = _PPO(world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), B, 9)
+        state = algorithm.init(jax.random.key(3))
+        data = trajectory(world, learner, state)
+        results.append(algorithm.update(state, data, jax.random.key(4))[0])
+    for other in results[1:]:
+        jax.tree.map(np.testing.assert_array_equal, results[0].params, other.params)
+
+
+def test_groups_do_not_touch_each_other():
+    """Unshared agents: changing one agent's rewards changes nobody else's policy."""
+    world = spec()
+    learner = _PPO(world, PPOConfig(share="none", critic="own", rollout_steps=T), B, 10)
+    state = learner.init(jax.random.key(0))
+    data = trajectory(world, learner, state)
+    other = data._replace(reward=data.reward.at[..., 0].multiply(-3.0))
+    one, two = (learner.update(state, d, jax.random.key(1))[0].params["actor"] for d in (data, other))
+    jax.tree.map(np.testing.assert_array_equal, one[1:], two[1:])
+    assert not np.array_equal(one[0]["head"]["kernel"], two[0]["head"]["kernel"])
+
+
+def test_what_dead_agents_see_and_earn_does_not_matter():
+    world = spec()
+    learner = _PPO(world, PPOConfig(critic="own", normalize_obs=True, rollout_steps=T), B, 10)
+    state = learner.init(jax.random.key(0))
+    data = trajectory(world, learner, state, deaths=True)
+    # Lives are whole: once dead, dead until the episode ends, and death is a termination.
+    alive = jnp.asarray(np.minimum.accumulate(np.asarray(data.alive), axis=0))
+    dying = alive & ~jnp.concatenate([alive[1:], alive[-1:]])
+    data = data._replace(alive=alive, terminated=dying, truncated=jnp.zeros_like(alive))
+    noise = jnp.where(alive[..., None], data.obs, 77.0)
+    other = data._replace(
+        obs=noise, reward=jnp.where(alive, data.reward, -55.0), action=jnp.where(alive, data.action, 1)
+    )
+    one, two = (learner.update(state, d, jax.random.key(1))[0] for d in (data, other))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
+
+
+def test_popart_keeps_the_values_it_rescales():
+    world = spec()
+    learner = _PPO(world, PPOConfig(critic="central"), 32, 10)
+    state = learner.init(jax.random.key(0))
+    obs = jax.random.normal(jax.random.key(1), (2, B, 3, 4))
+    old_mean, old_std = jnp.full(3, 1.5), jnp.full(3, 2.0)
+    new_mean, new_std = jnp.full(3, -20.0), jnp.full(3, 7.0)
+    scaled = learner._popart(state.params["critic"], old_std, old_mean, new_std, new_mean)
+    before = learner._values(state.params["critic"], obs, None, state.critic_memory, None)[0] * old_std + old_mean
+    after = learner._values(scaled, obs, None, state.critic_memory, None)[0] * new_std + new_mean
+    np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-4)
+
+
+def test_target_kl_stops_the_epochs():
+    world = spec()
+    settings = {**PLAIN, "epochs": 30, "lr": 0.05}
+    learner = _PPO(world, PPOConfig(target_kl=0.01, **settings), B, 10)
+    state = learner.init(jax.random.key(0))
+    data = trajectory(world, learner, state)
+    _, metrics = learner.update(state, data, jax.random.key(1))
+    assert 1 < metrics["epochs"] < 30
+    free = _PPO(world, PPOConfig(**settings), B, 10)
+    _, unlimited = free.update(state, data, jax.random.key(1))
+    assert unlimited["approx_kl"] > metrics["approx_kl"]
+
+
+def test_value_clip_limits_how_far_values_are_credited():
+    learner = _PPO(spec(), PPOConfig(value_clip=0.2), 32, 10)
+    value, target, old = jnp.array([1.0, 0.1]), jnp.array([2.0, 2.0]), jnp.array([0.0, 0.0])
+    np.testing.assert_allclose(learner._value_error(value, target, old), [0.5 * 1.8**2, 0.5 * 1.9**2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_learning_rate_schedules(schedule):
+    learner = _PPO(spec(), PPOConfig(lr=1.0, lr_schedule=schedule), 32, 100)
+    start, middle, end = (float(learner._lr(jnp.int32(i))) for i in (0, 50, 100))
+    assert start == pytest.approx(1.0)
+    assert (middle, end) == pytest.approx((1.0, 1.0) if schedule == "constant" else (0.5, 0.0), abs=1e-6)
+
+
+def test_recurrent_update_sees_what_acting_saw():
+    """With unchanged parameters the first epoch's ratios are all 1: no policy change is measured."""
+    world = spec()
+    config = PPOConfig(memory="gru", memory_size=5, **{**PLAIN, "lr": 1e-12})
+    learner = _PPO(world, config, B, 10)
+    state = learner.init(jax.random.key(0))
+    state = state._replace(params=jax.tree.map(lambda p: 3 * p, state.params))
+    head = state.params["actor"][0]["head"]
+    head["kernel"] = 100 * head["kernel"]
+    data = trajectory(world, learner, state)
+    _, metrics = learner.update(state, data, jax.random.key(1))
+    assert abs(float(metrics["approx_kl"])) < 1e-6
+    forgetful = data._replace(first=jnp.zeros_like(data.first))
+    _, metrics = learner.update(state, forgetful, jax.random.key(1))
+    assert float(metrics["approx_kl"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("lr", -1.0), ("gamma", 1.5), ("epochs", 0), ("clip", 0.0), ("hidden", ()), ("target_kl", -0.1)],
+)
+def test_impossible_settings_are_refused(setting, value):
+    with pytest.raises(UsageError, match=setting):
+        PPOConfig(**{setting: value})
+
+
+def test_minibatches_must_divide_the_environments():
+    with pytest.raises(UsageError, match=r"minibatches \(3\) must divide the number of environments \(4\)"):
+        make(spec(), PPOConfig(minibatches=3), envs=4, updates=1)

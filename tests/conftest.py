@@ -1,0 +1,25 @@
+"""Shared by all tests: compiled programs are kept between them, and small runs are easy to make."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(tempfile.gettempdir()) / "flockrl-test-cache"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+TINY = {
+    "steps": 1024, "envs": 8, "rollout_steps": 16, "epochs": 2, "minibatches": 2, "hidden": (8,),
+    "eval_every": 256, "eval_episodes": 4, "checkpoint_every": 256,
+}  # fmt: skip
+"""Settings of a run that takes a second: eight iterations of 128 steps."""
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A finished MAPPO run on simple_spread."""
+    import flockrl
+
+    return flockrl.train("mappo", "mpe/simple_spread", out=tmp_path_factory.mktemp("runs") / "tiny", **TINY)
