@@ -82,7 +82,9 @@ def _find(env: Env, episodes: int, seed: int) -> Iterator[str]:
 
 def _name(env: Any) -> str:
     spec = getattr(env, "spec", None)
-    return spec.name if isinstance(spec, EnvSpec) else type(env).__name__
+    if isinstance(spec, EnvSpec):
+        return spec.name
+    return env.__name__ if isinstance(env, type) else type(env).__name__
 
 
 # --- the object and its spec

@@ -152,6 +152,13 @@ def test_the_example_passes():
     check(runpy.run_path(str(path))["MeetUp"]())
 
 
+def test_the_environment_in_the_docs_passes():
+    text = (Path(__file__).parents[2] / "docs" / "custom-environments.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("run = ")[0]
+    assert "check(Echo())" in code
+    exec(code, {"__name__": "docs"})
+
+
 def test_unbounded_actions_and_cached_properties_pass():
     class Cached(Plain):
         @functools.cached_property
@@ -173,7 +180,7 @@ def test_other_episodes_can_be_asked_for():
 
 
 def test_the_object():
-    expect(Sound, "an environment object was expected, not the class, so write Sound()")
+    expect(Sound, "Sound: an environment object was expected, not the class, so write Sound()")
     expect(broken(reset=None), "no method reset")
     env = Sound()
     env.spec = {"agents": 2}
