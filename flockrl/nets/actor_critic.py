@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from flockrl.nets.memory import GRU
-from flockrl.nets.torsos import MLP, Activation, orthogonal
+from flockrl.nets.torsos import MLP, Activation, Dense
 from flockrl.types import Array
 
 
@@ -34,7 +34,7 @@ class Network(nn.Module):
         if self.memory:
             assert first is not None
             x = memory = GRU(self.memory, name="gru")(x, memory, first)
-        out = nn.Dense(self.outputs, kernel_init=orthogonal(self.out_scale), name="head")(x)
+        out = Dense(self.outputs, self.out_scale, name="head")(x)
         if self.log_std:
             spread = self.param("log_std", nn.initializers.constant(-0.5), (self.outputs,))
             out = jnp.concatenate([out, jnp.broadcast_to(spread, out.shape)], axis=-1)

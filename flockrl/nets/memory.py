@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flockrl.nets.torsos import orthogonal
+from flockrl.nets.torsos import Dense, orthogonal
 from flockrl.types import Array
 
 
@@ -24,7 +24,7 @@ class GRU(nn.Module):
     @nn.compact
     def __call__(self, x: Array, memory: Array, first: Array) -> Array:
         size = self.size
-        gates = nn.Dense(3 * size, kernel_init=orthogonal(1.0), name="input")(x)
+        gates = Dense(3 * size, 1.0, name="input")(x)
         kernel = self.param("kernel", orthogonal(1.0), (size, 3 * size))
         bias = self.param("bias", nn.initializers.zeros, (size,))
         steps, agents = x.shape[0], x.shape[2]

@@ -20,6 +20,39 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+@jax.custom_vjp
+def linear(x: Array, kernel: Array) -> Array:
+    """[R, F] @ [F, K]. The same product and gradients as `x @ kernel`, with the kernel's gradient laid out so
+    that the CPU's matrix product is fast: a factor of five for narrow outputs such as logits and values."""
+    return x @ kernel
+
+
+def _linear_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _linear_backward(residuals: tuple[Array, Array], upstream: Array) -> tuple[Array, Array]:
+    x, kernel = residuals
+    narrow = kernel.shape[1] < kernel.shape[0]
+    return upstream @ kernel.T, (upstream.T @ x).T if narrow else x.T @ upstream
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
+class Dense(nn.Module):
+    """An affine layer on the last axis, computed on rows: products over several axes are slow backwards."""
+
+    size: int
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.size))
+        bias = self.param("bias", nn.initializers.zeros, (self.size,))
+        return linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.size) + bias
+
+
 def orthogonal(scale: float) -> jax.nn.initializers.Initializer:
     return nn.initializers.orthogonal(scale)
 
@@ -40,7 +73,7 @@ class MLP(nn.Module):
         act = ACTIVATIONS[self.activation]
         gain = 2.0**0.5 if self.activation != "tanh" else 5 / 3
         for i, size in enumerate(self.sizes):
-            x = nn.Dense(size, kernel_init=orthogonal(gain), name=f"dense_{i}")(x)
+            x = Dense(size, gain, name=f"dense_{i}")(x)
             if i == 0 and self.ids:
                 x = x + self.param("agent_ids", orthogonal(1.0), (self.ids, size))
             x = act(x)

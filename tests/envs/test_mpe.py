@@ -124,9 +124,12 @@ def arrange(raw: Any, start: str, rng: np.random.Generator) -> None:
         if start == "crowded" and landmarks:
             agent.state.p_pos = landmarks[rng.integers(len(landmarks))].state.p_pos + rng.normal(0, 0.06, 2)
         elif start in ("crowded", "heap"):
-            agent.state.p_pos = heap + rng.normal(0, 0.06, 2)
+            agent.state.p_pos = heap + rng.normal(0, 0.03, 2)
         elif start == "far":
             agent.state.p_pos = agent.state.p_pos * 2.6
+        # Hands that are full from the start make deliveries likely.
+        if start != "drawn" and getattr(agent, "collector", False):
+            agent.holding = [None, *raw.world.treasure_types][rng.integers(raw.world.num_deposits + 1)]
     if start == "solved":
         places, drift = solution(raw), np.array([0.3, 0.0])
         for agent, place in zip(agents, places, strict=True):
@@ -286,7 +289,7 @@ def match(request: pytest.FixtureRequest) -> Match:
 def resets(name: str) -> World:
     """Our starting states of a scenario with its default settings, [2000, ...]."""
     env = make(f"mpe/{name}")
-    return jax.device_get(jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 2000)))[0]
+    return jax.device_get(jax.jit(jax.vmap(env.scenario.reset))(jax.random.split(jax.random.key(1), 2000)))
 
 
 def first(name: str) -> World:
@@ -453,7 +456,7 @@ def test_settings_are_those_of_mpe2(name: str) -> None:
 )
 def test_impossible_settings_are_refused(name: str, setting: str, value: Any, bound: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make(f"mpe/{name}", **{setting: value})
+        environments("mpe")[name](**{setting: value})
     message = str(caught.value)
     assert f"mpe/{name}: {setting} must" in message and bound in message and repr(value) in message
     assert message.endswith(".") and "\n" not in message
