@@ -85,8 +85,8 @@ class Checkpoints:
 
 
 def _leaves(state: PyTree) -> dict[str, np.ndarray]:
-    """Leaves by position, as host arrays; typed keys as their words."""
-    return {f"{i:05d}": _words(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    """Leaves by position, as host arrays; typed keys as their words. Empty ones are left out: they hold nothing."""
+    return {f"{i:05d}": _words(leaf) for i, leaf in enumerate(jax.tree.leaves(state)) if leaf.size}
 
 
 def _words(leaf: Any) -> np.ndarray:
@@ -111,8 +111,11 @@ def _digest(leaves: dict[str, np.ndarray]) -> str:
 def _rebuild(like: PyTree, leaves: dict[str, np.ndarray]) -> PyTree:
     old, structure = jax.tree.flatten(like)
     new = []
-    for leaf, key in zip(old, sorted(leaves), strict=True):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    for i, leaf in enumerate(old):
+        key = f"{i:05d}"
+        if not leaf.size:
+            new.append(jax.numpy.zeros(leaf.shape, leaf.dtype))
+        elif jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             new.append(jax.random.wrap_key_data(jax.numpy.asarray(leaves[key]), impl=jax.random.key_impl(leaf)))
         else:
             new.append(jax.numpy.asarray(leaves[key]))

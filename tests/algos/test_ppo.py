@@ -53,10 +53,11 @@ def trajectory(world, learner, state, seed=0, deaths=False):
     )  # fmt: skip
 
 
-def mlp(p, x, ids=None):
-    hidden = x @ np.asarray(p["torso"]["dense_0"]["kernel"], float) + np.asarray(p["torso"]["dense_0"]["bias"], float)
-    if ids is not None:
-        hidden = hidden + np.asarray(p["torso"]["agent_ids"], float)[ids]
+def mlp(p, x, k=0):
+    """A network with one hidden layer, for the k-th agent of its group."""
+    first = p["torso"]["dense_0"]
+    bias = np.asarray(first["bias"], float)
+    hidden = x @ np.asarray(first["kernel"], float) + (bias[k] if bias.ndim == 2 else bias)
     return np.tanh(hidden) @ np.asarray(p["head"]["kernel"], float) + np.asarray(p["head"]["bias"], float)
 
 
@@ -66,8 +67,7 @@ def numpy_values(learner, params, obs):
     for g, group in enumerate(learner.groups):
         for k, i in enumerate(group.agents):
             if learner.config.critic == "own":
-                ids = k if "agent_ids" in params["critic"][g]["torso"] else None
-                out[..., i] = mlp(params["critic"][g], obs[..., i, : group.obs_size], ids)[..., 0]
+                out[..., i] = mlp(params["critic"][g], obs[..., i, : group.obs_size], k)[..., 0]
             else:
                 sizes = [s.size for s in learner.spec.observations]
                 joint = np.concatenate([obs[..., j, :s] for j, s in enumerate(sizes)], -1)
@@ -99,8 +99,7 @@ def numpy_loss(learner, params, old_params, data):
     for g, group in enumerate(learner.groups):
         terms, weight = 0.0, 0.0
         for k, i in enumerate(group.agents):
-            ids = k if "agent_ids" in params["actor"][g]["torso"] else None
-            logits = mlp(params["actor"][g], obs[..., i, : group.obs_size], ids)
+            logits = mlp(params["actor"][g], obs[..., i, : group.obs_size], k)
             logits = np.where(group.legal[k], logits, -1e9)
             logp = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
             logp = logp - logits.max(-1, keepdims=True)
@@ -180,7 +179,9 @@ def test_with_one_agent_sharing_makes_no_difference(memory, critic):
     world = spec(1)
     results = []
     for share in ("all", "groups", "none"):
-        algorithm = make(world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), envs=B, updates=9)
+        algorithm = make(
+            world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), envs=B, updates=9
+        )
         learner = _PPO(world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), B, 9)
         state = algorithm.init(jax.random.key(3))
         data = trajectory(world, learner, state)

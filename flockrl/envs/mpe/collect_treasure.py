@@ -78,7 +78,6 @@ class CollectTreasure(Scenario):
     def after_step(self, key: Array, world: World) -> World:
         """Treasures are taken, those taken before come back, loads are delivered, in this order."""
         (collectors, deposits, treasures), loot = self._split(world), world.info
-        sizes = self.agent_sizes
         taken = self._take(world)
         found = taken.any(axis=1)
         holding = jnp.where(taken.any(axis=0), jnp.sum(taken * loot.kind[:, None], axis=0), loot.holding)
@@ -88,7 +87,7 @@ class CollectTreasure(Scenario):
         treasures = jnp.where(found[:, None], NOWHERE, jnp.where(loot.alive[:, None], treasures, spot))
         kind = jnp.where(loot.alive, loot.kind, kind)
 
-        at_home = touching(collectors, deposits, sizes[: self.c], sizes[self.c :])
+        at_home = touching(collectors, deposits, self.sizes[: self.c], self.sizes[self.c : self.n])
         delivered = (at_home & (holding[:, None] == np.arange(self.d))).any(axis=1)
         holding = jnp.where(delivered, EMPTY, holding)
         earned = FIND * (found.sum() + delivered.sum())
@@ -99,7 +98,7 @@ class CollectTreasure(Scenario):
         """[M, C] bool: which collector takes which treasure. Treasures are served in order, each goes to the
         first collector in reach whose hands are empty."""
         (collectors, _, treasures), loot = self._split(world), world.info
-        reach = touching(treasures, collectors, self.landmark_sizes, self.agent_sizes[: self.c])
+        reach = touching(treasures, collectors, self.sizes[self.n :], self.sizes[: self.c])
 
         def serve(free: Array, row: Array) -> tuple[Array, Array]:
             able = row & free
@@ -133,7 +132,7 @@ class CollectTreasure(Scenario):
 
     def reward(self, world: World) -> Array:
         (collectors, deposits, treasures), loot = self._split(world), world.info
-        sizes = self.agent_sizes[: self.c]
+        sizes = self.sizes[: self.c]
         overlaps = touching(collectors, collectors, sizes, sizes).sum(axis=1) - 1
         carried = loot.holding[:, None] == np.arange(self.d)
         home = distance(collectors, deposits)

@@ -102,14 +102,9 @@ class Scenario:
         return np.array([(*body.color, 1.0) for body in (*self.agents, *self.landmarks)])
 
     @property
-    def agent_sizes(self) -> np.ndarray:
-        """[N] radii."""
-        return np.array([body.size for body in self.agents])
-
-    @property
-    def landmark_sizes(self) -> np.ndarray:
-        """[L] radii."""
-        return np.array([body.size for body in self.landmarks])
+    def sizes(self) -> np.ndarray:
+        """[E] radii of agents, then landmarks, as in `World.pos`."""
+        return np.array([body.size for body in (*self.agents, *self.landmarks)])
 
 
 class ParticleEnv:
@@ -121,8 +116,7 @@ class ParticleEnv:
         self.continuous = continuous_actions
         self.max_cycles = max_cycles
         self._prepare()
-        world = jax.eval_shape(scenario.reset, jax.random.key(0))
-        observed = jax.eval_shape(scenario.observe, world)
+        observed = jax.eval_shape(lambda: scenario.observe(scenario.reset(jax.random.key(0))))
         blocks = observed if isinstance(observed, list) else [observed]
         self.spec = EnvSpec(
             name=f"mpe/{scenario.name}",

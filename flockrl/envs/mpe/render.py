@@ -47,7 +47,7 @@ def frames(scenario: Scenario, states: Sequence[World], size: int = 400) -> list
 
 def fit(scenario: Scenario, states: Sequence[World]) -> Span:
     """A camera that has all visible bodies in view at all times, and the square they start in."""
-    sizes = np.concatenate([scenario.agent_sizes, scenario.landmark_sizes])[:, None]
+    sizes = scenario.sizes[:, None]
     low, high = np.full(2, -1.0), np.full(2, 1.0)
     for world in states:
         pos, seen = np.asarray(world.pos), scenario.paint(world)[:, 3] > 0
@@ -71,12 +71,12 @@ def frame(
     image = Image.new("RGB", (canvas.size, canvas.size), PAPER)
     draw = ImageDraw.Draw(image, "RGBA")
     canvas.floor(draw)
-    n = len(scenario.agents)
+    n, sizes = len(scenario.agents), scenario.sizes
     pos, paint = np.asarray(world.pos, float), scenario.paint(world)
     # Large landmarks first, so that none hides another; those smaller than any agent last, so that no agent does.
-    marks = sorted(range(n, len(pos)), key=lambda e: -scenario.landmarks[e - n].size)
+    marks = sorted(range(n, len(pos)), key=lambda e: -sizes[e])
     marks = [e for e in marks if paint[e, 3] > 0]
-    on_top = [e for e in marks if scenario.landmarks[e - n].size < scenario.agent_sizes.min()]
+    on_top = [e for e in marks if sizes[e] < sizes[:n].min()]
     for e in marks:
         if e not in on_top:
             canvas.landmark(draw, scenario.landmarks[e - n], pos[e], paint[e])
@@ -91,7 +91,7 @@ def frame(
         word = np.asarray(world.comm[i])
         if not body.silent and word.any():
             canvas.label(draw, LETTERS[int(word.argmax()) % len(LETTERS)], body, pos[i])
-    return np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))
+    return np.array(image.resize((size, size), Image.Resampling.LANCZOS))
 
 
 class _Canvas:

@@ -54,9 +54,7 @@ def _goals(rows: Array | np.ndarray, goals: Array) -> Array:
     return jax.vmap(lambda goal: pick(rows, goal))(goals)
 
 
-def simple_reference(
-    local_ratio: float = 0.5, max_cycles: int = 25, continuous_actions: bool = False
-) -> ParticleEnv:
+def simple_reference(local_ratio: float = 0.5, max_cycles: int = 25, continuous_actions: bool = False) -> ParticleEnv:
     """Two agents that move and speak, three landmarks, ten words."""
     share("simple_reference", local_ratio=local_ratio)
     return ParticleEnv(SimpleReference(local_ratio), max_cycles, continuous_actions)

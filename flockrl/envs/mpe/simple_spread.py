@@ -43,7 +43,8 @@ class SimpleSpread(Scenario):
     def reward(self, world: World) -> Array:
         agents, landmarks = world.pos[: self.n], world.pos[self.n :]
         covered = -distance(landmarks, agents).min(axis=1).sum()
-        touch = touching(agents, agents, self.agent_sizes, self.agent_sizes) & ~np.eye(self.n, dtype=bool)
+        sizes = self.sizes[: self.n]
+        touch = touching(agents, agents, sizes, sizes) & ~np.eye(self.n, dtype=bool)
         return covered * (1 - self.local_ratio) - touch.sum(axis=1) * self.local_ratio
 
     def terminal(self, world: World) -> Array:
@@ -64,8 +65,6 @@ def simple_spread(
     """N agents and N landmarks; with a number of neighbours set, each agent sees only its nearest ones."""
     at_least("simple_spread", 1, N=N)
     share("simple_spread", local_ratio=local_ratio)
-    neighbors(
-        "simple_spread", num_agent_neighbors=num_agent_neighbors, num_landmark_neighbors=num_landmark_neighbors
-    )
+    neighbors("simple_spread", num_agent_neighbors=num_agent_neighbors, num_landmark_neighbors=num_landmark_neighbors)
     scenario = SimpleSpread(N, local_ratio, terminate_on_success, num_agent_neighbors, num_landmark_neighbors)
     return ParticleEnv(scenario, max_cycles, continuous_actions)

@@ -65,8 +65,8 @@ class SimpleTag(Scenario):
 
     def _caught(self, world: World) -> Array:
         """[adversaries, good agents] bool"""
-        sizes, a = self.agent_sizes, self.a
-        return touching(world.pos[:a], world.pos[a : self.n], sizes[:a], sizes[a:])
+        hunters, prey = slice(0, self.a), slice(self.a, self.n)
+        return touching(world.pos[hunters], world.pos[prey], self.sizes[hunters], self.sizes[prey])
 
 
 def hunters_and_prey(num_adversaries: int, num_good: int, prey_size: float = 0.05) -> tuple[Body, ...]:
@@ -76,8 +76,7 @@ def hunters_and_prey(num_adversaries: int, num_good: int, prey_size: float = 0.0
         for i in range(num_adversaries)
     )
     prey = (
-        Body(f"agent_{i}", size=prey_size, movable=True, accel=4.0, max_speed=1.3, color=GREEN)
-        for i in range(num_good)
+        Body(f"agent_{i}", size=prey_size, movable=True, accel=4.0, max_speed=1.3, color=GREEN) for i in range(num_good)
     )
     return (*hunters, *prey)
 

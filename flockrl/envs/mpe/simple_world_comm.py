@@ -33,7 +33,9 @@ class SimpleWorldComm(Scenario):
     def __init__(self, num_good: int, num_adversaries: int, num_obstacles: int, num_food: int, num_forests: int):
         first, *rest = hunters_and_prey(num_adversaries, num_good, prey_size=0.045)
         leader = replace(first, name="leadadversary_0", silent=False, color=LEADER)
-        hunters = (replace(body, name=f"adversary_{i}", color=HUNTER) for i, body in enumerate(rest[: num_adversaries - 1]))
+        hunters = (
+            replace(body, name=f"adversary_{i}", color=HUNTER) for i, body in enumerate(rest[: num_adversaries - 1])
+        )
         prey = (replace(body, color=PREY) for body in rest[num_adversaries - 1 :])
         self.agents = (leader, *hunters, *prey)
         self.landmarks = (
@@ -43,7 +45,6 @@ class SimpleWorldComm(Scenario):
         )
         self.teams = (0,) * num_adversaries + (1,) * num_good
         self.n, self.a = num_adversaries + num_good, num_adversaries
-        self.num_forests = num_forests
         self.meals = slice(self.n + num_obstacles, self.n + num_obstacles + num_food)
         self.woods = slice(self.meals.stop, self.meals.stop + num_forests)
 
@@ -68,8 +69,8 @@ class SimpleWorldComm(Scenario):
 
     def _inside(self, world: World) -> Array:
         """[N, forests] bool: who stands in which forest."""
-        forest_sizes = np.full(self.num_forests, 0.3)
-        return touching(world.pos[: self.n], world.pos[self.woods], self.agent_sizes, forest_sizes)
+        agents = slice(0, self.n)
+        return touching(world.pos[agents], world.pos[self.woods], self.sizes[agents], self.sizes[self.woods])
 
     def _sight(self, inside: Array) -> Array:
         """[N, N] bool: whom each agent sees."""
@@ -78,13 +79,14 @@ class SimpleWorldComm(Scenario):
         return together | (outside[:, None] & outside[None, :]) | (np.arange(self.n) == 0)[:, None]
 
     def reward(self, world: World) -> Array:
-        hunters, prey, food = world.pos[: self.a], world.pos[self.a : self.n], world.pos[self.meals]
-        sizes, a = self.agent_sizes, self.a
-        caught = touching(hunters, prey, sizes[:a], sizes[a:])
-        to_food = distance(prey, food)
-        eaten = (to_food < sizes[a:, None] + 0.03).sum(axis=1)
-        prey_reward = MEAL * eaten - PRIZE * caught.sum(axis=0) - 2 * stray(prey) - 0.05 * to_food.min(axis=1)
-        return jnp.concatenate([PRIZE * caught.sum() - 0.1 * distance(hunters, prey).min(axis=1), prey_reward])
+        hunter, prey, food = slice(0, self.a), slice(self.a, self.n), self.meals
+        pos, sizes = world.pos, self.sizes
+        caught = touching(pos[hunter], pos[prey], sizes[hunter], sizes[prey])
+        eaten = touching(pos[prey], pos[food], sizes[prey], sizes[food])
+        chase = PRIZE * caught.sum() - 0.1 * distance(pos[hunter], pos[prey]).min(axis=1)
+        flight = -PRIZE * caught.sum(axis=0) - 2 * stray(pos[prey])
+        forage = MEAL * eaten.sum(axis=1) - 0.05 * distance(pos[prey], pos[food]).min(axis=1)
+        return jnp.concatenate([chase, flight + forage])
 
     def paint(self, world: World) -> np.ndarray:
         """Forests let through what they hide."""

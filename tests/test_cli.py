@@ -1,0 +1,190 @@
+"""The command line: what it writes, and one clear sentence for every kind of wrong input."""
+
+import json
+
+import pytest
+from conftest import TINY
+from PIL import Image
+
+from flockrl.cli import main
+
+FLAGS = [
+    "--steps", "512", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",
+    "--hidden", "8", "--eval-every", "256", "--eval-episodes", "4",
+]  # fmt: skip
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command: (exit status, standard output, standard error)."""
+
+    def run(*words):
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        text = capsys.readouterr()
+        return status, text.out, text.err
+
+    return run
+
+
+def test_train_writes_the_run_directory(cli, tmp_path):
+    out = tmp_path / "run"
+    status, text, _ = cli("train", "mappo", "mpe/simple_spread:N=2", *FLAGS, "--lr", "7e-4", "--out", out)
+    assert status == 0
+    assert "final eval" in text
+    config = json.loads((out / "config.json").read_text())
+    assert (config["algorithm"], config["env"], config["steps"]) == ("mappo", "mpe/simple_spread:N=2", 512)
+    assert config["config"]["lr"] == 7e-4
+    assert {"flockrl", "jax", "python"} <= set(config["versions"])
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 128, 256, 384, 512]
+    assert [row["step"] for row in rows if "eval_return" in row] == [0, 256, 512]
+    for row in rows:
+        if "eval_return" in row:
+            assert row["eval_episodes"] == 4
+            assert row["eval_return_std"] >= 0
+        if row["step"]:
+            assert {"return", "return_per_agent", "episode_length", "steps_per_second", "value_loss"} <= set(row)
+    finished = next(row for row in rows if row.get("episodes"))
+    assert finished["return"] == pytest.approx(sum(finished["return_per_agent"]) / 2)
+    assert finished["episode_length"] == 25
+    result = json.loads((out / "result.json").read_text())
+    assert result["steps"] == 512
+    assert result["final_eval_return"] == rows[-1]["eval_return"]
+    assert result["best_eval_return"] == max(row["eval_return"] for row in rows if "eval_return" in row)
+    assert {"seconds", "compile_seconds", "steps_per_second", "final_return"} <= set(result)
+    assert Image.open(out / "curve.png").size[0] > 400
+    assert list((out / "checkpoints").iterdir())
+    assert list(out.glob("events.out.tfevents.*"))
+
+
+def test_seeds_side_by_side(cli, tmp_path):
+    out = tmp_path / "many"
+    status, text, _ = cli("train", "ippo", "mpe/simple", *FLAGS, "--seeds", 2, "--seed", 5, "--out", out)
+    assert status == 0
+    assert (out / "curve.png").exists()
+    configs = [json.loads((out / f"seed_{s}" / "config.json").read_text()) for s in (5, 6)]
+    assert [c["seed"] for c in configs] == [5, 6]
+    finals = [json.loads((out / f"seed_{s}" / "result.json").read_text())["final_eval_return"] for s in (5, 6)]
+    assert finals[0] != finals[1]
+    assert "2 seeds" in text
+
+
+def test_eval_reports_and_draws(cli, tmp_path, tiny_run):
+    gif = tmp_path / "episode.gif"
+    status, text, _ = cli("eval", tiny_run.path, "--episodes", 20, "--seed", 3, "--gif", gif)
+    assert status == 0
+    assert "20 greedy episodes" in text
+    assert f"{tiny_run.evaluate(20, seed=3).mean:.3f}" in text
+    assert Image.open(gif).n_frames == 26
+
+
+def test_quiet_prints_nothing(cli, tmp_path):
+    status, text, err = cli("train", "ippo", "mpe/simple", *FLAGS, "--quiet", "--out", tmp_path / "q")
+    assert (status, text, err) == (0, "", "")
+
+
+def test_config_file_repeats_a_run_and_flags_win(cli, tmp_path, tiny_run):
+    saved = tiny_run.path / "config.json"
+    assert cli("train", "mappo", "mpe/simple_spread", "--config", saved, "--out", tmp_path / "a", "--quiet")[0] == 0
+    again = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert again == json.loads(saved.read_text())
+    final = json.loads((tmp_path / "a" / "result.json").read_text())["final_eval_return"]
+    assert final == tiny_run.result["final_eval_return"]
+    toml = tmp_path / "c.toml"
+    toml.write_text('steps = 256\nlr = 1e-4\n[config]\nhidden = [8]\nactivation = "relu"\nrollout_steps = 16\n')
+    words = ("train", "mappo", "mpe/simple", "--config", toml, "--lr", "2e-4", "--envs", "8", "--quiet")
+    assert cli(*words, "--out", tmp_path / "b")[0] == 0
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert (config["steps"], config["config"]["activation"], config["config"]["lr"]) == (256, "relu", 2e-4)
+
+
+def test_list_names_everything(cli):
+    status, text, _ = cli("list")
+    assert status == 0
+    for name in ("mappo", "ia2c", "mpe/simple_spread", "games/climbing", "probe/memory", "local_ratio=0.5"):
+        assert name in text
+    assert "mpe/" not in cli("list", "algorithms")[1]
+    assert "mappo" not in cli("list", "envs")[1]
+
+
+def test_help_teaches(cli):
+    status, text, _ = cli("train", "mappo", "--help")
+    assert status == 0
+    for word in ("--lr", "--gae-lambda", "--steps", "--seeds", "--checkpoint-every", "Adam's learning rate", "default"):
+        assert word in text
+    assert cli("--help")[0] == 0
+    assert cli()[0] == 2
+
+
+WRONG = [
+    (("train", "mapo", "mpe/simple_spread"), "Did you mean 'mappo'?"),
+    (("train", "mappo", "mpe/simple_sprad"), "Did you mean 'simple_spread'?"),
+    (("train", "mappo", "mpi/simple_spread"), "Did you mean 'mpe/simple_spread'?"),
+    (("train", "mappo", "mpe/simple_spread:n=5"), "has no setting 'n'"),
+    (("train", "mappo", "mpe/simple_spread:N"), "name=value"),
+    (("train", "mappo", "mpe/simple_spread:N=0"), "N must be at least 1"),
+    (("train", "mappo", "mpe/simple_spread", "--gama", "0.9"), "Did you mean '--gamma'?"),
+    (("train", "mappo", "mpe/simple_spread", "--lr", "-1"), "lr cannot be -1.0"),
+    (("train", "mappo", "mpe/simple_spread", "--lr", "fast"), "--lr"),
+    (("train", "mappo", "mpe/simple_spread", "--envs", "0"), "envs must be at least 1"),
+    (("train", "mappo", "mpe/simple_spread", "--seeds", "0"), "seeds must be at least 1"),
+    (("train", "mappo", "mpe/simple_spread", "--minibatches", "5"), "minibatches (5) must divide"),
+    (("train", "mappo", "mpe/simple_spread", "--config", "nowhere.json"), "Cannot read the configuration"),
+    (("train", "ppo", "mpe/simple_spread"), "ppo trains one agent"),
+    (("train", "mappo"), "ENV"),
+    (("resume", "nowhere"), "There is no run at nowhere"),
+    (("eval", "nowhere"), "There is no run at nowhere"),
+    (("evaluate", "x"), "There is no command 'evaluate'. Did you mean 'eval'?"),
+    (("list", "teams"), "algorithms or envs"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_input_gets_one_sentence(cli, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = cli(*words)
+    assert status == 2
+    assert sentence in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_config_files_are_named(cli, tmp_path):
+    file = tmp_path / "c.json"
+    cases = {
+        '{"lr": "fast"}': "lr must be a finite number",
+        '{"gama": 1}': "Did you mean 'gamma'",
+        "{": "not valid JSON",
+        '{"hidden": 3}': "hidden must be a list",
+        '{"critic": "both"}': "critic must be one of own, central",
+        "[]": "must be an object",
+    }
+    for text, sentence in cases.items():
+        file.write_text(text)
+        status, _, err = cli("train", "mappo", "mpe/simple", "--config", file, "--out", tmp_path / "run")
+        assert (status, sentence in err) == (2, True), err
+        assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_run_is_not_touched(cli, tiny_run):
+    before = {p: p.read_bytes() for p in tiny_run.path.iterdir() if p.is_file()}
+    status, _, err = cli("train", "mappo", "mpe/simple_spread", "--out", tiny_run.path)
+    assert status == 2
+    assert "already holds a run" in err
+    assert before == {p: p.read_bytes() for p in tiny_run.path.iterdir() if p.is_file()}
+
+
+def test_a_diverging_run_stops_and_names_the_last_good_checkpoint(cli, tmp_path):
+    out = tmp_path / "run"
+    words = [*FLAGS, "--lr", "1e30", "--max-grad-norm", "None", "--activation", "relu", "--no-normalize-value"]
+    status, _, err = cli("train", "mappo", "mpe/simple_spread", *words, "--checkpoint-every", "128", "--out", out)
+    assert status == 1
+    assert "stopped at step" in err
+    assert "checkpoint" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_tiny_settings_are_what_the_other_tests_assume(tiny_run):
+    assert tiny_run.result["steps"] == TINY["steps"]
