@@ -552,7 +552,7 @@ def test_a_step_shows_where_it_leads() -> None:
     for case in (("simple_spread", {}, DISCRETE), ("simple_tag", {}, CONTINUOUS), ("collect_treasure", {}, DISCRETE)):
         match = played(CASES.index(case))
         world, action = cast(match.plays[1].worlds[0], np.float32), match.plays[1].action[0].astype(np.float32)
-        after, observation, reward, *_ = jax.jit(match.env.step)(jax.random.key(0), world, action)
+        after, observation, reward, *_ = quick(match.env.step)(jax.random.key(0), world, action)
         for ours, wanted in zip((observation.obs, reward), match.look(after), strict=True):
             np.testing.assert_allclose(ours, wanted, atol=1e-6)
         assert np.ptp(reward) > 0
@@ -575,13 +575,13 @@ def test_the_price_of_leaving_the_square() -> None:
     price = np.array([0.0, 0.0, 0.5, 0.99, 1.0, np.exp(0.001), np.e, np.exp(2.0), 10.0, 10.0])
     for sign in (-1, 1):
         spots = np.stack([sign * x, 0.95 * np.ones_like(x)], axis=1)
-        np.testing.assert_allclose(geometry.stray(jnp.asarray(spots)), price + 0.5, atol=1e-4)
+        np.testing.assert_allclose(quick(geometry.stray)(spots), price + 0.5, atol=1e-4)
 
 
 def test_bodies_in_the_same_place_stay_finite() -> None:
     env, world = particles("simple_spread"), first("simple_spread")
     world = world._replace(pos=world.pos[[0, 0, 0, 3, 4, 5]])
-    after, observation, reward, *_ = jax.jit(env.step)(jax.random.key(1), world, jnp.zeros(3, int))
+    after, observation, reward, *_ = quick(env.step)(jax.random.key(1), world, jnp.zeros(3, int))
     assert all(np.isfinite(x).all() for x in (*jax.tree.leaves(after), observation.obs, reward))
 
 
@@ -590,7 +590,7 @@ def test_ranking_is_a_stable_sort(m: int) -> None:
     rng = np.random.default_rng(m)
     keys = rng.integers(0, 5, (6, m)).astype(np.float32)
     table = rng.normal(size=(6, m, 3)).astype(np.float32)
-    (ours,) = geometry.by_rank(jnp.asarray(keys), jnp.asarray(table))
+    (ours,) = quick(geometry.by_rank)(keys, table)
     order = np.argsort(keys, axis=1, kind="stable")
     np.testing.assert_array_equal(ours, np.take_along_axis(table, order[..., None], axis=1))
 
