@@ -269,9 +269,9 @@ class _PPO:
         else:
             outs = self._actor(params["actor"], obs, (), None)
         actions, logps = [], []
-        keys = jax.random.split(key, len(self.groups))
-        for group, head, k, (out, _) in zip(self.groups, self.heads, keys, outs, strict=True):
+        for i, (group, head, (out, _)) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             avail = self._avail(group, observation.avail)
+            k = key if len(self.groups) == 1 else jax.random.fold_in(key, i)
             action, logp = head.sample(k, out, avail) if explore else (head.mode(out, avail), out[..., 0])
             actions.append(action)
             logps.append(logp)

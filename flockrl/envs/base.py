@@ -138,9 +138,8 @@ class StepResult(NamedTuple):
 
 def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
     """Step B environments and reset those whose episode ended. `observation` is what `action` answered."""
-    step_key, reset_key = jax.random.split(key)
     batch = action.shape[0]
-    keys = jax.random.split(step_key, batch)
+    keys = jax.random.split(key, batch)
     state, final, reward, terminated, truncated = jax.vmap(env.step)(keys, state, clip_action(env.spec, action))
     terminated, truncated = _per_agent(terminated, reward), _per_agent(truncated, reward)
     if observation.alive is not None:
@@ -150,7 +149,8 @@ def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, ac
 
     # Most environments end together or not at all, so drawing fresh states is worth a branch.
     def fresh(_: None) -> tuple[PyTree, Observation]:
-        return jax.tree.map(lambda new, old: _where(done, new, old), reset_batch(env, reset_key, batch), (state, final))
+        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # differs from all of `keys`
+        return jax.tree.map(lambda new, old: _where(done, new, old), new, (state, final))
 
     state, observation = jax.lax.cond(done.any(), fresh, lambda _: (state, final), None)
     return StepResult(state, observation, final, reward, terminated, truncated, done)
