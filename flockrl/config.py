@@ -23,7 +23,7 @@ class TrainOptions:
 
     steps: int = 2_000_000
     """Environment steps in all, counted over all parallel environments."""
-    envs: int = 32
+    envs: int = 16
     """Environments that run in parallel."""
     seed: int = 0
     """Seed of everything random; with --seeds the first of them."""

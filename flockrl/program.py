@@ -43,7 +43,8 @@ class Program:
         self.compile_seconds = 0.0
         self._advance: Any = jax.jit(self.advance, donate_argnums=0)
         self._evaluate: Any = jax.jit(make_evaluator(self.algorithm, env, config.options.eval_episodes))
-        self._init: Any = jax.jit(self.init)
+        # Runs once: a quick compilation is worth more here than quick code.
+        self._init: Any = jax.jit(self.init, compiler_options={"xla_backend_optimization_level": 0})
 
     @staticmethod
     def keys(seed: int) -> tuple[Array, Array, Array]:

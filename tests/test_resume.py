@@ -63,11 +63,11 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, memory, seeds):
     process = flockrl_command(*words, "--out", str(killed))
     kills = 0
     rng = np.random.default_rng(seeds)
-    for lines in (1, *sorted(rng.integers(3, 55, 3))):
+    for lines in (1, *sorted(rng.integers(3, 55, 2))):
         kills += kill_when(process, killed / names[-1] / "metrics.jsonl", lines)
         process = flockrl_command("resume", str(killed), "--quiet")
     assert process.wait() == 0
-    assert kills >= 3
+    assert kills >= 2
     for name in names:
         assert rows(killed / name) == rows(tmp_path / "whole" / name)
         jax.tree.map(

@@ -139,9 +139,9 @@ def test_continuous_actions_stay_in_bounds(tmp_path):
     assert (action[0, 3:] == 0).all()
 
 
-@pytest.mark.parametrize("share", ["all", "groups", "none"])
-@pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("mode", ["false", "true"])
+@pytest.mark.parametrize(
+    ("share", "memory", "mode"), [("all", "none", "true"), ("all", "gru", "false"), ("groups", "gru", "true")]
+)
 def test_unlike_agents_train_in_every_variant(tmp_path, share, memory, mode):
     env = f"mpe/simple_world_comm:continuous_actions={mode}"
     settings = {**TINY, "steps": 256, "share": share, "memory": memory, "memory_size": 8, "normalize_obs": True}
@@ -176,5 +176,6 @@ def test_import_is_light():
     import subprocess
     import sys
 
-    code = "import sys, flockrl; print([m for m in ('matplotlib', 'orbax', 'PIL', 'mpe2', 'tensorboardX') if m in sys.modules])"
+    heavy = "('matplotlib', 'orbax', 'PIL', 'mpe2', 'tensorboardX')"
+    code = f"import sys, flockrl; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

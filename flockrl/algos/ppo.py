@@ -47,9 +47,9 @@ class PPOConfig:
     """Size of the GRU's memory."""
     rollout_steps: int = 100
     """Steps of every environment between updates."""
-    epochs: int = 10
+    epochs: int = 5
     """Passes over each rollout."""
-    minibatches: int = 2
+    minibatches: int = 4
     """Parts that the environments are split into for each gradient step; must divide the number of environments."""
     lr: float = 2e-3
     """Adam's learning rate."""
@@ -57,13 +57,13 @@ class PPOConfig:
     """How the learning rate falls to zero over the run, if at all."""
     gamma: float = 0.95
     """Discount factor."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = 0.9
     """Lambda of generalised advantage estimation."""
     clip: float | None = 0.2
     """How far the probability ratio may leave 1; None for no clipping."""
     value_clip: float | None = None
     """How far a value may move per update, in units of the returns' deviation; None for no clipping."""
-    entropy: float = 0.001
+    entropy: float = 0.01
     """Weight of the entropy bonus."""
     max_grad_norm: float | None = 0.5
     """Gradients of each network are scaled down to this norm; None for never."""

@@ -37,9 +37,7 @@ class Env(Protocol):
 
     def reset(self, key: Array) -> tuple[PyTree, Observation]: ...
 
-    def step(
-        self, key: Array, state: PyTree, action: Array
-    ) -> tuple[PyTree, Observation, Array, Array, Array]: ...
+    def step(self, key: Array, state: PyTree, action: Array) -> tuple[PyTree, Observation, Array, Array, Array]: ...
 
 
 def make(name: str | Env, **settings: Any) -> Env:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.algos.ppo import PPOConfig, _PPO, make
+from flockrl.algos.ppo import _PPO, PPOConfig, make
 from flockrl.errors import UsageError
 from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
 
@@ -34,10 +34,11 @@ def trajectory(world, learner, state, seed=0, deaths=False):
     actions, logps = [], []
     memory = learner.memory(B)
     first = jnp.asarray(rng.random((T, B)) < 0.3)
+    act = jax.jit(learner.act, static_argnums=4)
     for t in range(T):
         clear = ~first[t]
         h = jax.tree.map(lambda x, clear=clear: x * clear[:, None, None], memory)
-        action, memory, extras = learner.act(
+        action, memory, extras = act(
             learner.policy(state), Observation(jnp.asarray(obs[t])), h, jax.random.key(t), True
         )
         actions.append(action)
@@ -118,16 +119,24 @@ def numpy_loss(learner, params, old_params, data):
 def batch_of(learner, state, data):
     """The batch that `update` learns from, caught on its way."""
     caught = {}
-    original = learner._epochs
 
     def catch(params, optimiser, batch, lr, key):
         caught["batch"] = batch
-        return original(params, optimiser, batch, lr, key)
+        return params, optimiser, {}
 
-    learner._epochs = catch
-    learner.update(state, data, jax.random.key(0))
+    def prepare(state, data):
+        learner.update(state, data, jax.random.key(0))
+        return caught["batch"]
+
+    original, learner._epochs = learner._epochs, catch
+    batch = jax.jit(prepare)(state, data)
     learner._epochs = original
-    return jax.tree.map(lambda x: x, caught["batch"])
+    return batch
+
+
+def updated(learner, state, data, seed=1):
+    """One compiled update."""
+    return jax.jit(learner.update)(state, data, jax.random.key(seed))
 
 
 VARIANTS = [
@@ -140,14 +149,14 @@ VARIANTS = [
 def test_loss_and_gradient_match_numpy(critic, share, deaths):
     world = spec(sizes=(4, 2, 4), actions=(3, 2, 3)) if share == "groups" else spec()
     learner = _PPO(world, PPOConfig(critic=critic, share=share, **PLAIN), B, 10)
-    state = learner.init(jax.random.key(1))
+    state = jax.jit(learner.init)(jax.random.key(1))
     data = trajectory(world, learner, state, deaths=deaths)
     batch = batch_of(learner, state, data)
     rng = np.random.default_rng(5)
     moved = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape).astype(np.float32), state.params)
     swap = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)  # noqa: E731
     part = type(batch)(*swap(batch[:-2]), *batch[-2:])
-    (loss, _), grads = jax.value_and_grad(learner._loss, has_aux=True)(moved, part)
+    (loss, _), grads = jax.jit(jax.value_and_grad(learner._loss, has_aux=True))(moved, part)
     assert float(loss) == pytest.approx(numpy_loss(learner, moved, state.params, data), rel=1e-5)
     direction = jax.tree.map(lambda p: rng.normal(size=p.shape), moved)
 
@@ -164,9 +173,9 @@ def test_one_step_of_adam_moves_each_parameter_by_the_learning_rate():
     """Adam's first step is lr * sign(gradient) up to epsilon, whatever the gradient's size."""
     world = spec()
     learner = _PPO(world, PPOConfig(lr=0.01, **PLAIN), B, 10)
-    state = learner.init(jax.random.key(1))
+    state = jax.jit(learner.init)(jax.random.key(1))
     data = trajectory(world, learner, state)
-    after, _ = learner.update(state, data, jax.random.key(0))
+    after, _ = updated(learner, state, data)
     steps = jax.tree.map(lambda a, b: np.abs(np.asarray(a - b)), after.params, state.params)
     biggest = max(s.max() for s in jax.tree.leaves(steps))
     assert biggest == pytest.approx(0.01, rel=1e-2)
@@ -183,9 +192,9 @@ def test_with_one_agent_sharing_makes_no_difference(memory, critic):
             world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), envs=B, updates=9
         )
         learner = _PPO(world, PPOConfig(share=share, critic=critic, memory=memory, rollout_steps=T), B, 9)
-        state = algorithm.init(jax.random.key(3))
+        state = jax.jit(algorithm.init)(jax.random.key(3))
         data = trajectory(world, learner, state)
-        results.append(algorithm.update(state, data, jax.random.key(4))[0])
+        results.append(updated(algorithm, state, data)[0])
     for other in results[1:]:
         jax.tree.map(np.testing.assert_array_equal, results[0].params, other.params)
 
@@ -194,10 +203,10 @@ def test_groups_do_not_touch_each_other():
     """Unshared agents: changing one agent's rewards changes nobody else's policy."""
     world = spec()
     learner = _PPO(world, PPOConfig(share="none", critic="own", rollout_steps=T), B, 10)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     data = trajectory(world, learner, state)
     other = data._replace(reward=data.reward.at[..., 0].multiply(-3.0))
-    one, two = (learner.update(state, d, jax.random.key(1))[0].params["actor"] for d in (data, other))
+    one, two = (updated(learner, state, d)[0].params["actor"] for d in (data, other))
     jax.tree.map(np.testing.assert_array_equal, one[1:], two[1:])
     assert not np.array_equal(one[0]["head"]["kernel"], two[0]["head"]["kernel"])
 
@@ -205,7 +214,7 @@ def test_groups_do_not_touch_each_other():
 def test_what_dead_agents_see_and_earn_does_not_matter():
     world = spec()
     learner = _PPO(world, PPOConfig(critic="own", normalize_obs=True, rollout_steps=T), B, 10)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     data = trajectory(world, learner, state, deaths=True)
     # Lives are whole: once dead, dead until the episode ends, and death is a termination.
     alive = jnp.asarray(np.minimum.accumulate(np.asarray(data.alive), axis=0))
@@ -215,14 +224,14 @@ def test_what_dead_agents_see_and_earn_does_not_matter():
     other = data._replace(
         obs=noise, reward=jnp.where(alive, data.reward, -55.0), action=jnp.where(alive, data.action, 1)
     )
-    one, two = (learner.update(state, d, jax.random.key(1))[0] for d in (data, other))
+    one, two = (updated(learner, state, d)[0] for d in (data, other))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
 
 
 def test_popart_keeps_the_values_it_rescales():
     world = spec()
     learner = _PPO(world, PPOConfig(critic="central"), 32, 10)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     obs = jax.random.normal(jax.random.key(1), (2, B, 3, 4))
     old_mean, old_std = jnp.full(3, 1.5), jnp.full(3, 2.0)
     new_mean, new_std = jnp.full(3, -20.0), jnp.full(3, 7.0)
@@ -236,12 +245,12 @@ def test_target_kl_stops_the_epochs():
     world = spec()
     settings = {**PLAIN, "epochs": 30, "lr": 0.05}
     learner = _PPO(world, PPOConfig(target_kl=0.01, **settings), B, 10)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     data = trajectory(world, learner, state)
-    _, metrics = learner.update(state, data, jax.random.key(1))
+    _, metrics = updated(learner, state, data)
     assert 1 < metrics["epochs"] < 30
     free = _PPO(world, PPOConfig(**settings), B, 10)
-    _, unlimited = free.update(state, data, jax.random.key(1))
+    _, unlimited = updated(free, state, data)
     assert unlimited["approx_kl"] > metrics["approx_kl"]
 
 
@@ -264,15 +273,15 @@ def test_recurrent_update_sees_what_acting_saw():
     world = spec()
     config = PPOConfig(memory="gru", memory_size=5, **{**PLAIN, "lr": 1e-12})
     learner = _PPO(world, config, B, 10)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     state = state._replace(params=jax.tree.map(lambda p: 3 * p, state.params))
     head = state.params["actor"][0]["head"]
     head["kernel"] = 100 * head["kernel"]
     data = trajectory(world, learner, state)
-    _, metrics = learner.update(state, data, jax.random.key(1))
+    _, metrics = updated(learner, state, data)
     assert abs(float(metrics["approx_kl"])) < 1e-6
     forgetful = data._replace(first=jnp.zeros_like(data.first))
-    _, metrics = learner.update(state, forgetful, jax.random.key(1))
+    _, metrics = updated(learner, state, forgetful)
     assert float(metrics["approx_kl"]) > 1e-3
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import flockrl
 from flockrl.algos.ppo import _PPO
+from flockrl.checkpoint import Checkpoints
 from flockrl.envs import make
 
 QUICK = {
@@ -23,33 +24,20 @@ def score(run):
     return run.result["final_eval_return"]
 
 
-def values(run, observations, alive=None):
-    """What the critic says of observations [K, N, O], in returns: [K, N]."""
-    from flockrl.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(run.path / "checkpoints")
-    state = checkpoints.restore(run.program.shape(), checkpoints.steps()[-1])[0].learner
-    checkpoints.close()
-    learner = _PPO(run.env.spec, run.config.config, QUICK["envs"], 1)
-    raw, _ = learner._values(state.params["critic"], jnp.asarray(observations, jnp.float32), None, ((),) * 9, None)
-    return np.asarray(raw * state.value_moments.std + state.value_moments.mean)
-
-
-def values_on_the_way(run, steps):
-    """The critic's values of the first `steps` observations of an episode: [steps, N]."""
+def first_values(run, steps=1):
+    """The critic's values, in returns, of the first `steps` observations of an episode: [steps, N]."""
     env = run.env
     state, seen = env.reset(jax.random.key(0))
     rows = []
     for t in range(steps):
         rows.append(seen.obs)
-        zeros = jnp.zeros(env.spec.num_agents, jnp.int32)
-        state, seen, *_ = env.step(jax.random.key(t), state, zeros)
-    run_values = [learner_values(run, row) for row in rows]
-    return np.stack(run_values)
-
-
-def learner_values(run, row):
-    return values(run, np.asarray(row)[None])[0]
+        state, seen, *_ = env.step(jax.random.key(t), state, jnp.zeros(env.spec.num_agents, jnp.int32))
+    checkpoints = Checkpoints(run.path / "checkpoints")
+    learned = checkpoints.restore(run.program.shape(), checkpoints.steps()[-1])[0].learner
+    checkpoints.close()
+    learner = _PPO(env.spec, run.config.config, QUICK["envs"], 1)
+    raw, _ = learner._values(learned.params["critic"], jnp.stack(rows), None, learned.critic_memory, None)
+    return np.asarray(raw * learned.value_moments.std + learned.value_moments.mean)
 
 
 # What values should be. The critic sees one observation, so these are exact answers.
@@ -57,30 +45,30 @@ def learner_values(run, row):
 
 def test_the_value_of_a_constant_reward(tmp_path):
     run = learn(tmp_path, "ppo", "probe/constant_reward")
-    assert learner_values(run, run.env.reset(jax.random.key(0))[1].obs) == pytest.approx([1.0], abs=0.05)
+    assert first_values(run)[0] == pytest.approx([1.0], abs=0.05)
 
 
 def test_discounting(tmp_path):
     run = learn(tmp_path, "ppo", "probe/discount")
-    assert values_on_the_way(run, 2)[:, 0] == pytest.approx([0.9, 1.0], abs=0.05)
+    assert first_values(run, 2)[:, 0] == pytest.approx([0.9, 1.0], abs=0.05)
 
 
 def test_truncation_bootstraps(tmp_path):
     """A constant reward of 1 that is only cut short is worth 1 / (1 - gamma) = 10."""
     run = learn(tmp_path, "ppo", "probe/truncation", steps=102_400)
-    assert learner_values(run, run.env.reset(jax.random.key(0))[1].obs) == pytest.approx([10.0], rel=0.05)
+    assert first_values(run)[0] == pytest.approx([10.0], rel=0.05)
 
 
 def test_termination_does_not_bootstrap(tmp_path):
     run = learn(tmp_path, "ppo", "probe/termination")
     expected = [(1 - 0.9**k) / 0.1 for k in (5, 4, 3, 2, 1)]
-    assert values_on_the_way(run, 5)[:, 0] == pytest.approx(expected, rel=0.08)
+    assert first_values(run, 5)[:, 0] == pytest.approx(expected, rel=0.08)
 
 
 def test_dead_agents_are_worth_nothing_and_teach_nothing(tmp_path):
     """Agent i lives i + 1 steps and earns 1 per step: its first value is (1 - gamma^(i+1)) / (1 - gamma)."""
     run = learn(tmp_path, "ippo", "probe/death", share="none", steps=51_200)
-    first = learner_values(run, run.env.reset(jax.random.key(0))[1].obs)
+    first = first_values(run)[0]
     assert first == pytest.approx([(1 - 0.9**k) / 0.1 for k in (1, 2, 3)], rel=0.08)
 
 
