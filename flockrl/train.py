@@ -125,9 +125,9 @@ class _Loop:
         self.began, self.train_seconds = time.perf_counter(), 0.0
 
     def _iterations(self, steps: int | None, parts: int) -> int:
-        """Every how many iterations: as many steps, or that part of the run."""
+        """Every how many iterations: as many steps, or about that part of the run, where a log point is due anyway."""
         if steps is None:
-            return math.ceil(self.program.iterations / parts)
+            return self.log_every * math.ceil(self.program.iterations / parts / self.log_every)
         return max(1, math.ceil(steps / self.program.iteration_steps))
 
     def run(self) -> Any:

@@ -430,10 +430,10 @@ class _PPO:
         for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
             action = take(batch.action, group, 2, None if self.spec.discrete else group.action_size)
             logp, entropy = (x.reshape(-1) for x in head.evaluate(out, self._avail(group, batch.avail), action))
-            old, advantage, value, target, old_value, weight = (
-                None if x is None else take(x, group, 2).reshape(-1)
-                for x in (batch.logp, batch.advantage, values, batch.target, batch.value, batch.weight)
+            old, advantage, value, target, old_value = (
+                take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage, values, batch.target, batch.value)
             )
+            weight = None if batch.weight is None else take(batch.weight, group, 2).reshape(-1)
             surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
             policy_loss, bonus = -_mean(surrogate, weight), _mean(entropy, weight)
             value_loss = _mean(self._value_error(value, target, old_value), weight)

@@ -1,0 +1,18 @@
+"""The examples run as they stand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(example, tmp_path):
+    words = [sys.executable, str(example), "--steps", "3200"]
+    done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
