@@ -71,15 +71,17 @@ class Progress(Callback):
         self.finals.append(moment)
         if (len(self.finals) == self.seeds and moment.step == moment.steps) or moment.stop_reason:
             self.console.print(self._table())
+            where = moment.path if self.seeds == 1 else moment.path.parent
+            print(f"Curve: {where / 'curve.png'}. Watch it: flockrl eval {moment.path} --gif episode.gif")
 
     def _table(self) -> Table:
         table = Table(title=f"{self.run.algorithm} on {self.run.env}", title_justify="left")
-        for name in ("seed", "steps", "first eval", "best eval", "final eval", "steps/s", "run"):
-            table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+        for name in ("seed", "steps", "first eval", "best eval", "final eval", "steps/s"):
+            table.add_column(name, justify="right")
         for moment in self.finals:
             scores = [score for _, score in self.evals.get(moment.seed, [])]
             shown = [f"{x:.2f}" for x in (scores[0], max(scores), scores[-1])] if scores else ["-"] * 3
             speed = f"{moment.metrics.get('steps_per_second', 0):,.0f}"
-            table.add_row(str(moment.seed), f"{moment.step:,}", *shown, speed, str(moment.path))
+            table.add_row(str(moment.seed), f"{moment.step:,}", *shown, speed)
         table.caption = "episode return, mean over agents; evaluation is greedy"
         return table
