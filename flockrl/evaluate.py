@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.envs.base import Env, clip_action, reset_batch
-from flockrl.types import Algorithm, Array, EvalResult, PyTree
+from flockrl.envs.base import Env, StepResult, advance_batch, reset_batch
+from flockrl.types import Algorithm, Array, EvalResult, Observation, PyTree
 
 Evaluator = Callable[[PyTree, Array], tuple[Array, Array]]
 
@@ -31,24 +32,15 @@ def make_evaluator(algorithm: Algorithm, env: Env, episodes: int, explore: bool 
             t, state, seen, memory, returns, lengths, going = carry
             act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
             action, memory, _ = algorithm.act(params, seen, memory, act_key, explore)
-            keys = jax.random.split(env_key, episodes)
-            state, after, reward, terminated, truncated = jax.vmap(env.step)(keys, state, clip_action(env.spec, action))
+            now = advance_batch(env, env_key, state, seen, action)
             counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
-            returns = returns + jnp.where(counted, reward, 0.0)
-            over = _team(terminated) | _team(truncated)
-            if after.alive is not None:
-                over = over | ~after.alive
-            return t + 1, state, after, memory, returns, lengths + going, going & ~over.all(-1)
+            returns = returns + jnp.where(counted, now.reward, 0.0)
+            return t + 1, now.state, now.final, memory, returns, lengths + going, going & ~now.done
 
         ended = jax.lax.while_loop(unfinished, step, (*carry, jnp.ones(episodes, bool)))
         return ended[4], ended[5]
 
     return evaluate
-
-
-def _team(flag: Array) -> Array:
-    """[B] or [B, N] -> [B, 1] or [B, N]."""
-    return flag[:, None] if flag.ndim == 1 else flag
 
 
 def summarize(returns: Array, lengths: Array) -> EvalResult:
@@ -57,24 +49,22 @@ def summarize(returns: Array, lengths: Array) -> EvalResult:
     return EvalResult(float(means.mean()), float(means.std()), len(means), scores, np.asarray(lengths))
 
 
-def record_episode(
-    algorithm: Algorithm, env: Env, params: PyTree, key: Array, explore: bool = False
-) -> tuple[list[PyTree], np.ndarray]:
-    """Play one episode and keep every environment state: (states, returns [N])."""
+def record_episode(algorithm: Algorithm, env: Env, params: PyTree, key: Array, explore: bool = False) -> list[PyTree]:
+    """Play one episode and keep every environment state."""
+
+    @jax.jit
+    def step(state: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[StepResult, PyTree]:
+        act_key, env_key = jax.random.split(key)
+        action, memory, _ = algorithm.act(params, seen, memory, act_key, explore)
+        return advance_batch(env, env_key, state, seen, action), memory
+
     reset_key, key = jax.random.split(key)
-    step = jax.jit(env.step)
-    act = jax.jit(lambda params, seen, memory, key: algorithm.act(params, seen, memory, key, explore))
-    state, seen = jax.jit(env.reset)(reset_key)
-    memory, states, returns = algorithm.memory(1), [state], np.zeros(env.spec.num_agents)
+    state, seen = jax.jit(partial(reset_batch, env, batch=1))(reset_key)
+    memory, states = algorithm.memory(1), [state]
     for t in range(env.spec.max_steps):
-        act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
-        batched = jax.tree.map(lambda x: x[None], seen)
-        action, memory, _ = act(params, batched, memory, act_key)
-        state, after, reward, terminated, truncated = step(env_key, state, clip_action(env.spec, action)[0])
-        returns += np.where(True if seen.alive is None else np.asarray(seen.alive), np.asarray(reward), 0.0)
-        states.append(state)
-        over = np.asarray(terminated) | np.asarray(truncated)
-        seen = after
-        if (over if after.alive is None else over | ~np.asarray(after.alive)).all():
+        now, memory = step(states[-1], seen, memory, jax.random.fold_in(key, t))
+        seen = now.final
+        states.append(now.state)
+        if now.done[0]:
             break
-    return jax.device_get(states), returns
+    return [jax.tree.map(lambda x: x[0], state) for state in jax.device_get(states)]

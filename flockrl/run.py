@@ -87,7 +87,7 @@ class Run:
 
     def episode(self, seed: int = 0) -> list[PyTree]:
         """The environment's states over one greedy episode, for drawing."""
-        return record_episode(self.program.algorithm, self.env, self.params(), jax.random.key(seed))[0]
+        return record_episode(self.program.algorithm, self.env, self.params(), jax.random.key(seed))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"

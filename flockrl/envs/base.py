@@ -134,24 +134,31 @@ class StepResult(NamedTuple):
     done: Array
 
 
-def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
-    """Step B environments and reset those whose episode ended. `observation` is what `action` answered."""
-    batch = action.shape[0]
-    keys = jax.random.split(key, batch)
+def advance_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
+    """Step B environments without resets. `observation` is what `action` answered."""
+    keys = jax.random.split(key, action.shape[0])
     state, final, reward, terminated, truncated = jax.vmap(env.step)(keys, state, clip_action(env.spec, action))
     terminated, truncated = _per_agent(terminated, reward), _per_agent(truncated, reward)
     if observation.alive is not None:
         terminated, truncated = terminated & observation.alive, truncated & observation.alive
     over = terminated | truncated
     done = (over if final.alive is None else over | ~final.alive).all(axis=-1)
+    return StepResult(state, final, final, reward, terminated, truncated, done)
+
+
+def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
+    """Step B environments and reset those whose episode ended. `observation` is what `action` answered."""
+    batch = action.shape[0]
+    now = advance_batch(env, key, state, observation, action)
+    state, final, done = now.state, now.final, now.done
 
     # Most environments end together or not at all, so drawing fresh states is worth a branch.
     def fresh(_: None) -> tuple[PyTree, Observation]:
-        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # differs from all of `keys`
+        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # no key that a step was given
         return jax.tree.map(lambda new, old: _where(done, new, old), new, (state, final))
 
     state, observation = jax.lax.cond(done.any(), fresh, lambda _: (state, final), None)
-    return StepResult(state, observation, final, reward, terminated, truncated, done)
+    return now._replace(state=state, observation=observation)
 
 
 def _per_agent(flag: Array, reward: Array) -> Array:
