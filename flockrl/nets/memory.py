@@ -44,14 +44,18 @@ class _Step(NamedTuple):
     recalled: Array
 
 
-def _cell(gate: Array, before: Array, kernel: Array, bias: Array) -> tuple[Array, _Step]:
+def _thirds(x: Array) -> tuple[Array, Array, Array]:
+    size = x.shape[-1] // 3
+    return x[..., :size], x[..., size : 2 * size], x[..., 2 * size :]
+
+
+def _cell(gates: tuple[Array, Array, Array], before: Array, kernel: Array, bias: Array) -> tuple[Array, _Step]:
     """One step of R rows. r = s(x_r + h W_r), z = s(x_z + h W_z), n = tanh(x_n + r (h W_n + b)), h' = n + z (h - n)."""
-    size = before.shape[-1]
-    product = before @ kernel
-    both = jax.nn.sigmoid(gate[:, : 2 * size] + product[:, : 2 * size])
-    reset, update = both[:, :size], both[:, size:]
-    recalled = product[:, 2 * size :] + bias
-    new = jnp.tanh(gate[:, 2 * size :] + reset * recalled)
+    to_reset, to_update, to_new = _thirds(before @ kernel)
+    reset = jax.nn.sigmoid(gates[0] + to_reset)
+    update = jax.nn.sigmoid(gates[1] + to_update)
+    recalled = to_new + bias
+    new = jnp.tanh(gates[2] + reset * recalled)
     return new + update * (before - new), _Step(before, reset, update, new, recalled)
 
 
@@ -62,11 +66,12 @@ def gru_scan(gates: Array, memory: Array, keep: Array, kernel: Array, bias: Arra
 
 
 def _forward(gates: Array, memory: Array, keep: Array, kernel: Array, bias: Array) -> tuple[Array, tuple]:
-    def step(h: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, _Step]]:
+    def step(h: Array, now: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, tuple[Array, _Step]]:
         h, saved = _cell(now[0], now[1] * h, kernel, bias)
         return h, (h, saved)
 
-    out, saved = jax.lax.scan(step, memory, (gates, keep))[1]
+    # The gates are cut apart here: inside the loop the cuts would keep the compiler from vectorising it.
+    out, saved = jax.lax.scan(step, memory, (_thirds(gates), keep))[1]
     return out, (saved, keep, kernel)
 
 
@@ -84,14 +89,15 @@ def _backward(residuals: tuple[_Step, Array, Array], upstream: Array) -> tuple[A
         d_recalled = d_new * s.reset
         d_product = jnp.concatenate([d_reset, d_update, d_recalled], axis=-1)
         earlier = (d_product @ kernel.T + grad * s.update) * kept
-        return earlier, (d_product, d_new)
+        return earlier, (jnp.concatenate([d_reset, d_update, d_new], axis=-1), d_recalled)
 
     zeros = jnp.zeros_like(saved.before[0])
-    d_memory, (d_product, d_new) = jax.lax.scan(step, zeros, (upstream, keep, saved), reverse=True)
-    size = d_new.shape[-1]
-    d_kernel = jnp.tensordot(saved.before, d_product, axes=((0, 1), (0, 1)))
-    d_gates = jnp.concatenate([d_product[..., : 2 * size], d_new], axis=-1)
-    return d_gates, d_memory, None, d_kernel, d_product[..., 2 * size :].sum((0, 1))
+    d_memory, (d_gates, d_recalled) = jax.lax.scan(step, zeros, (upstream, keep, saved), reverse=True)
+    size = d_recalled.shape[-1]
+    before, rows, recalled = (a.reshape(-1, a.shape[-1]) for a in (saved.before, d_gates, d_recalled))
+    # The last third of the first product is not needed, but cutting it off first would copy the gates' gradients.
+    d_kernel = jnp.concatenate([(before.T @ rows)[:, : 2 * size], before.T @ recalled], axis=-1)
+    return d_gates, d_memory, None, d_kernel, recalled.sum(0)
 
 
 gru_scan.defvjp(_forward, _backward)
