@@ -6,6 +6,7 @@ import than a training run takes to compile.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -50,41 +51,67 @@ def _categorical(group: Group) -> Head:
             legal = avail if legal is None else avail & legal
         return out if legal is None else jnp.where(legal, out, ILLEGAL)
 
-    def weights(out: Array, avail: Array | None) -> tuple[Array, Array, Array, Array]:
-        """Logits and weights [A, R], the weights' sums [R], the log of the normaliser [R].
-
-        Actions first, everything else in one long row: that is what the compiler turns into vector code.
-        """
-        logits = masked(out, avail).reshape(-1, group.action_size).T
-        top = logits.max(0)
-        weight = jnp.exp(logits - top)
-        total = weight.sum(0)
-        return logits, weight, total, top + jnp.log(total)
-
-    def chosen(logits: Array, norm: Array, action: Array) -> Array:
-        # A comparison, not a gather: its gradient is a product instead of a scatter.
-        return jnp.where(action == np.arange(group.action_size)[:, None], logits, 0.0).sum(0) - norm
-
     def sample(key: Array, out: Array, avail: Array | None) -> tuple[Array, Array]:
         # One uniform number per agent against cumulative weights is six times cheaper than Gumbel noise per
         # action. It lies below the last cumulative weight, so an action of weight zero is never reached.
-        logits, weight, _, norm = weights(out, avail)
+        rows, weight, norm = _weights(masked(out, avail).reshape(-1, group.action_size))
         upto = list(itertools.accumulate(weight))
         threshold = jax.random.uniform(key, norm.shape) * upto[-1]
-        action = sum((partial <= threshold).astype(jnp.int32) for partial in upto)
+        action = functools.reduce(jnp.add, [(partial <= threshold).astype(jnp.int32) for partial in upto])
         shape = out.shape[:-1]
-        return jnp.reshape(action, shape), chosen(logits, norm, action).reshape(shape)
+        return jnp.reshape(action, shape), (_chosen(rows, action) - norm).reshape(shape)
 
     def mode(out: Array, avail: Array | None) -> Array:
         return masked(out, avail).argmax(-1).astype(jnp.int32)
 
     def evaluate(out: Array, avail: Array | None, action: Array) -> tuple[Array, Array]:
-        logits, weight, total, norm = weights(out, avail)
-        logp = chosen(logits, norm, action.reshape(-1))
-        entropy = norm - (weight * logits).sum(0) / total
+        logits = masked(out, avail).reshape(-1, group.action_size)
+        logp, entropy = categorical(logits, action.reshape(-1))
         return logp.reshape(action.shape), entropy.reshape(action.shape)
 
     return Head(group.action_size, False, sample, mode, evaluate)
+
+
+def _weights(logits: Array) -> tuple[list[Array], list[Array], Array]:
+    """Logits and unnormalised probabilities of each action as rows [R], and the log of the normaliser [R].
+
+    The sums over actions are written out: the compiler turns long rows into vector code, and reductions
+    over a short axis not.
+    """
+    rows = list(logits.T)
+    top = functools.reduce(jnp.maximum, rows)
+    weight = [jnp.exp(row - top) for row in rows]
+    return rows, weight, top + jnp.log(functools.reduce(jnp.add, weight))
+
+
+def _chosen(rows: list[Array], action: Array) -> Array:
+    return functools.reduce(jnp.add, [jnp.where(action == i, row, 0.0) for i, row in enumerate(rows)])
+
+
+@jax.custom_vjp
+def categorical(logits: Array, action: Array) -> tuple[Array, Array]:
+    """Log-probability of `action` [R] and entropy [R] for logits [R, A]."""
+    return _categorical_forward(logits, action)[0]
+
+
+def _categorical_forward(logits: Array, action: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    rows, weight, norm = _weights(logits)
+    mean = functools.reduce(jnp.add, [w * row for w, row in zip(weight, rows, strict=True)])
+    entropy = norm - mean / functools.reduce(jnp.add, weight)
+    return (_chosen(rows, action) - norm, entropy), (logits, action, norm, entropy)
+
+
+def _categorical_backward(residuals: tuple[Array, ...], upstream: tuple[Array, Array]) -> tuple[Array, None]:
+    """d logp / d l_i = 1[i = a] - p_i,  d H / d l_i = -p_i (log p_i + H). A third of the time of tracing back."""
+    logits, action, norm, entropy = residuals
+    d_logp, d_entropy = (x[:, None] for x in upstream)
+    log_p = logits - norm[:, None]
+    p = jnp.exp(log_p)
+    taken = action[:, None] == np.arange(logits.shape[1])
+    return d_logp * (taken - p) - d_entropy * p * (log_p + entropy[:, None]), None
+
+
+categorical.defvjp(_categorical_forward, _categorical_backward)
 
 
 def _gaussian(spec: EnvSpec, group: Group) -> Head:
