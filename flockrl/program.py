@@ -81,7 +81,8 @@ class Program:
 
         state, (episodes, totals) = jax.lax.fori_loop(0, count, body, (state, zeros))
         metrics = {name: total / count for name, total in totals.items()}
-        metrics["param_norm"] = optax.tree.norm(self.algorithm.params(state.learner))
+        params = [leaf for leaf in jax.tree.leaves(self.algorithm.params(state.learner)) if leaf.ndim]
+        metrics["param_norm"] = optax.tree.norm(params)
         return state, episodes, metrics
 
     def compile(self, seed: int) -> None:

@@ -37,10 +37,11 @@ class Progress(Callback):
             return
         seeds = f", {self.seeds} seeds" if self.seeds > 1 else ""
         where = moment.path if self.seeds == 1 else moment.path.parent
-        spec = self.program.env.spec
+        spec, note = self.program.env.spec, self.program.algorithm.note
+        note = f"{note}{' each' * (self.seeds > 1)}; " if note else ""
         self.console.print(
             f"[bold]{self.run.algorithm}[/] on [bold]{self.run.env}[/]: {spec.num_agents} agent"
-            f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{seeds}; "
+            f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{seeds}; {note}"
             f"compiled in {self.program.compile_seconds:.1f} s; writing to [bold]{where}[/]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip

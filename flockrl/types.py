@@ -188,6 +188,8 @@ class Algorithm(NamedTuple):
         The memory of `batch` teams at the start of an episode, leaves [batch, ...]; () when there is none.
     rollout_steps
         T: how many steps of each environment one update consumes.
+    note
+        What a user should know before training, e.g. the memory that a replay takes; may be empty.
     """
 
     init: Callable[[Array], PyTree]
@@ -196,6 +198,7 @@ class Algorithm(NamedTuple):
     update: Callable[[PyTree, Trajectory, Array], tuple[PyTree, Metrics]]
     memory: Callable[[int], PyTree]
     rollout_steps: int
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ IPPO and MAPPO differ in one argument: what the critic reads (`critic`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.algos.parts import Schedule, adam, descend, falling, ids, joint, legal, mean, require, var
 from flockrl.errors import UsageError
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import make_head
@@ -53,7 +53,7 @@ class PPOConfig:
     """Parts that the environments are split into for each gradient step; must divide the number of environments."""
     lr: float = 2e-3
     """Adam's learning rate."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
+    lr_schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run, if at all."""
     gamma: float = 0.95
     """Discount factor."""
@@ -77,24 +77,22 @@ class PPOConfig:
     """Scale observations by their running mean and deviation."""
 
     def __post_init__(self) -> None:
-        checks = {
-            "hidden": len(self.hidden) > 0 and min(self.hidden) > 0,
-            "memory_size": self.memory_size > 0,
-            "rollout_steps": self.rollout_steps > 0,
-            "epochs": self.epochs > 0,
-            "minibatches": self.minibatches > 0,
-            "lr": self.lr > 0,
-            "gamma": 0 <= self.gamma <= 1,
-            "gae_lambda": 0 <= self.gae_lambda <= 1,
-            "clip": self.clip is None or self.clip > 0,
-            "value_clip": self.value_clip is None or self.value_clip > 0,
-            "entropy": self.entropy >= 0,
-            "max_grad_norm": self.max_grad_norm is None or self.max_grad_norm > 0,
-            "target_kl": self.target_kl is None or self.target_kl > 0,
-        }
-        for name, good in checks.items():
-            if not good:
-                raise UsageError(f"{name} cannot be {getattr(self, name)}.")
+        require(
+            self,
+            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
+            memory_size=self.memory_size > 0,
+            rollout_steps=self.rollout_steps > 0,
+            epochs=self.epochs > 0,
+            minibatches=self.minibatches > 0,
+            lr=self.lr > 0,
+            gamma=0 <= self.gamma <= 1,
+            gae_lambda=0 <= self.gae_lambda <= 1,
+            clip=self.clip is None or self.clip > 0,
+            value_clip=self.value_clip is None or self.value_clip > 0,
+            entropy=self.entropy >= 0,
+            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
+            target_kl=self.target_kl is None or self.target_kl > 0,
+        )
 
 
 class PPOState(NamedTuple):
@@ -151,19 +149,15 @@ class _PPO:
         def network(**options: Any) -> Network:
             return Network(config.hidden, activation=config.activation, memory=size, **options)
 
-        def ids(group: Group) -> int:
-            return group.size if config.agent_ids and group.size > 1 else 0
-
         self.actors = [
-            network(outputs=head.width, ids=ids(group), log_std=head.log_std, out_scale=0.01)
+            network(outputs=head.width, ids=ids(group, config.agent_ids), log_std=head.log_std, out_scale=0.01)
             for group, head in zip(self.groups, self.heads, strict=True)
         ]
         if config.critic == "central":
             self.critics = [network(outputs=group.size) for group in self.groups]
         else:
-            self.critics = [network(outputs=1, ids=ids(group)) for group in self.groups]
-        clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-        self.optimiser = optax.chain(clip, optax.scale_by_adam(eps=1e-5))
+            self.critics = [network(outputs=1, ids=ids(group, config.agent_ids)) for group in self.groups]
+        self.optimiser = adam(config.max_grad_norm, eps=1e-5)
 
     # State
 
@@ -186,7 +180,7 @@ class _PPO:
         normal = self.config.normalize_obs
         return PPOState(
             params=params,
-            optimiser=self._per_network(self.optimiser.init, params),
+            optimiser={name: tuple(map(self.optimiser.init, nets)) for name, nets in params.items()},
             obs_moments=moments((spec.num_agents, spec.obs_size)) if normal else (),
             state_moments=moments((1, spec.state_size)) if normal and spec.state_size else (),
             value_moments=moments((spec.num_agents,)),
@@ -210,14 +204,6 @@ class _PPO:
             return self._memory(self.groups, batch)
         return tuple(jnp.zeros((batch, 1, self.config.memory_size)) for _ in self.groups)
 
-    @staticmethod
-    def _per_network(function: Callable[..., Any], *trees: PyTree) -> PyTree:
-        """Apply `function` to each network's tree on its own, so that groups do not touch each other."""
-        return {
-            name: tuple(function(*parts) for parts in zip(*(tree[name] for tree in trees), strict=True))
-            for name in ("actor", "critic")
-        }
-
     # Networks
 
     def _normal(self, x: Array, stats: Moments | tuple[()]) -> Array:
@@ -238,13 +224,7 @@ class _PPO:
         """[..., n, O] own observations, or [..., S] the state, as one pseudo-agent [..., 1, S] for a GRU."""
         if self.config.critic == "own":
             return take(obs, group, obs.ndim - 2, group.obs_size)
-        if state is None:
-            sizes = [space.size for space in self.spec.observations]
-            if min(sizes) == self.spec.obs_size:
-                state = obs.reshape(*obs.shape[:-2], -1)
-            else:
-                state = jnp.concatenate([obs[..., i, :size] for i, size in enumerate(sizes)], axis=-1)
-        return state[..., None, :]
+        return joint(self.spec, obs, state)[..., None, :]
 
     def _values(
         self, params: PyTree, obs: Array, state: Array | None, memory: PyTree, first: Array | None
@@ -270,7 +250,7 @@ class _PPO:
             outs = self._actor(params["actor"], obs, (), None)
         actions, logps = [], []
         for i, (group, head, (out, _)) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
-            avail = self._avail(group, observation.avail)
+            avail = legal(group, observation.avail)
             k = key if len(self.groups) == 1 else jax.random.fold_in(key, i)
             action, logp = head.sample(k, out, avail) if explore else (head.mode(out, avail), out[..., 0])
             actions.append(action)
@@ -280,9 +260,6 @@ class _PPO:
         extras = {"logp": merge(logps, self.groups, 1)} if explore else {}
         return action, tuple(h for _, h in outs) if self.recurrent else (), extras
 
-    def _avail(self, group: Group, avail: Array | None) -> Array | None:
-        return None if avail is None else take(avail, group, avail.ndim - 2, group.action_size)
-
     # Learning
 
     def update(self, state: PPOState, trajectory: Trajectory, key: Array) -> tuple[PPOState, Metrics]:
@@ -291,9 +268,9 @@ class _PPO:
         weight = None if trajectory.alive is None else trajectory.weight
         critic = state.params["critic"]
         raw, memories = self._values(critic, obs, central, state.critic_memory, trajectory.first)
-        mean, std = self._value_scale(state.value_moments)
-        value = raw * std + mean
-        next_value = self._next_values(state, trajectory, raw, memories) * std + mean
+        offset, std = self._value_scale(state.value_moments)
+        value = raw * std + offset
+        next_value = self._next_values(state, trajectory, raw, memories) * std + offset
         over = trajectory.terminated | trajectory.truncated
         advantage = gae(
             trajectory.reward, value, next_value, trajectory.terminated, over, self.config.gamma, self.config.gae_lambda
@@ -303,15 +280,15 @@ class _PPO:
         if self.config.normalize_value:
             stats = observe(stats, returns, weight, self.pool, slowest=0.01)
         new_mean, new_std = self._value_scale(stats)
-        params = {**state.params, "critic": self._popart(critic, std, mean, new_std, new_mean)}
+        params = {**state.params, "critic": self._popart(critic, std, offset, new_std, new_mean)}
         batch = Batch(
             obs, trajectory.avail, central, weight, trajectory.first, trajectory.action, trajectory.extras["logp"],
             self._normal_advantage(advantage, weight), (returns - new_mean) / new_std, (value - new_mean) / new_std,
             trajectory.memory, state.critic_memory,
         )  # fmt: skip
-        lr = self._lr(state.updates)
+        lr = self.config.lr * falling(self.config.lr_schedule, state.updates / self.updates)
         params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
-        metrics["explained_variance"] = 1 - _mean((returns - value) ** 2, weight) / (_var(returns, weight) + 1e-8)
+        metrics["explained_variance"] = 1 - mean((returns - value) ** 2, weight) / (var(returns, weight) + 1e-8)
         metrics["lr"] = lr
         obs_moments, state_moments = state.obs_moments, state.state_moments
         if isinstance(obs_moments, Moments):
@@ -368,13 +345,8 @@ class _PPO:
         for group in self.groups:
             a = take(advantage, group, 2)
             w = None if weight is None else take(weight, group, 2)
-            parts.append((a - _mean(a, w)) / (jnp.sqrt(_var(a, w)) + 1e-8))
+            parts.append((a - mean(a, w)) / (jnp.sqrt(var(a, w)) + 1e-8))
         return merge(parts, self.groups, 2)
-
-    def _lr(self, updates: Array) -> Array:
-        progress = jnp.minimum(updates / self.updates, 1.0)
-        falling = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress))}
-        return self.config.lr * jnp.asarray(falling[self.config.lr_schedule], jnp.float32)
 
     def _epochs(
         self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array
@@ -389,10 +361,9 @@ class _PPO:
             params, optimiser = carry
             (_, metrics), grads = gradient(params, part)
             metrics["grad_norm"] = optax.tree.norm(grads["actor"])
-            both = self._per_network(self.optimiser.update, grads, optimiser)
-            steps = {name: tuple(pair[0] for pair in pairs) for name, pairs in both.items()}
-            optimiser = {name: tuple(pair[1] for pair in pairs) for name, pairs in both.items()}
-            return (jax.tree.map(lambda p, s: p - lr * s, params, steps), optimiser), metrics
+            both = {name: descend(self.optimiser, params[name], optimiser[name], grads[name], lr) for name in params}
+            after = tuple({name: pair[i] for name, pair in both.items()} for i in (0, 1))
+            return (after[0], after[1]), metrics
 
         def epoch(carry: tuple[PyTree, PyTree], key: Array) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             order = jax.random.permutation(key, envs) if parts > 1 else None
@@ -429,23 +400,23 @@ class _PPO:
         rows: list[dict[str, Array]] = []
         for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
             action = take(batch.action, group, 2, None if self.spec.discrete else group.action_size)
-            logp, entropy = (x.reshape(-1) for x in head.evaluate(out, self._avail(group, batch.avail), action))
+            logp, entropy = (x.reshape(-1) for x in head.evaluate(out, legal(group, batch.avail), action))
             old, advantage, value, target, old_value = (
                 take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage, values, batch.target, batch.value)
             )
             weight = None if batch.weight is None else take(batch.weight, group, 2).reshape(-1)
             surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
-            policy_loss, bonus = -_mean(surrogate, weight), _mean(entropy, weight)
-            value_loss = _mean(self._value_error(value, target, old_value), weight)
+            policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
+            value_loss = mean(self._value_error(value, target, old_value), weight)
             total = total + policy_loss - self.config.entropy * bonus + value_loss
-            kl = _mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
+            kl = mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
             rows.append(
                 {
                     "policy_loss": policy_loss,
                     "value_loss": value_loss,
                     "entropy": bonus,
                     "approx_kl": kl,
-                    "clip_fraction": _mean(clipped, weight),
+                    "clip_fraction": mean(clipped, weight),
                 }
             )
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]
@@ -465,11 +436,3 @@ class _PPO:
             return error
         clipped = old + jnp.clip(value - old, -self.config.value_clip, self.config.value_clip)
         return jnp.maximum(error, 0.5 * (clipped - target) ** 2)
-
-
-def _mean(x: Array, weight: Array | None) -> Array:
-    return x.mean() if weight is None else (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
-
-
-def _var(x: Array, weight: Array | None) -> Array:
-    return _mean((x - _mean(x, weight)) ** 2, weight)

@@ -24,7 +24,12 @@ import numpy as np
 from flockrl.errors import UsageError, nearest
 from flockrl.types import Array, Box, EnvSpec, Observation, PyTree
 
-SUITES = {"mpe": "flockrl.envs.mpe", "games": "flockrl.envs.games", "probe": "flockrl.envs.probes"}
+SUITES = {
+    "mpe": "flockrl.envs.mpe",
+    "games": "flockrl.envs.games",
+    "classic": "flockrl.envs.classic",
+    "probe": "flockrl.envs.probes",
+}
 """Suite name -> module with `ENVIRONMENTS`, a dict from name to a callable that builds the environment."""
 
 

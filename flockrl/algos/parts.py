@@ -1,0 +1,80 @@
+"""Pieces that learners share: what critics read, weighted means, schedules, one gradient step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from flockrl.errors import UsageError
+from flockrl.sharing import Group, take
+from flockrl.types import Array, EnvSpec, PyTree
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+def require(config: Any, **checks: bool) -> None:
+    """Raise an error that names the first setting whose check failed."""
+    for name, good in checks.items():
+        if not good:
+            raise UsageError(f"{name} cannot be {getattr(config, name)}.")
+
+
+def ids(group: Group, wanted: bool) -> int:
+    """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
+    return group.size if wanted and group.size > 1 else 0
+
+
+def legal(group: Group, avail: Array | None) -> Array | None:
+    """The group's part of the legal-action mask [..., N, A]."""
+    return None if avail is None else take(avail, group, avail.ndim - 2, group.action_size)
+
+
+def joint(spec: EnvSpec, obs: Array, state: Array | None) -> Array:
+    """[..., S] what a centralised critic reads: the global state, or the observations [..., N, O] side by side."""
+    if state is not None:
+        return state
+    sizes = [space.size for space in spec.observations]
+    if min(sizes) == spec.obs_size:
+        return obs.reshape(*obs.shape[:-2], -1)
+    return jnp.concatenate([obs[..., i, :size] for i, size in enumerate(sizes)], axis=-1)
+
+
+def mean(x: Array, weight: Array | None) -> Array:
+    return x.mean() if weight is None else (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def var(x: Array, weight: Array | None) -> Array:
+    return mean((x - mean(x, weight)) ** 2, weight)
+
+
+def falling(schedule: Schedule, progress: Array) -> Array:
+    """The factor of a learning rate after this part of the run, from 1 to 0 unless it is constant."""
+    progress = jnp.minimum(progress, 1.0)
+    factors = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress))}
+    return jnp.asarray(factors[schedule], jnp.float32)
+
+
+def adam(max_grad_norm: float | None, eps: float) -> optax.GradientTransformation:
+    """Adam without its learning rate, behind a clip of the gradient's norm."""
+    clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
+    return optax.chain(clip, optax.scale_by_adam(eps=eps))
+
+
+def descend(
+    optimiser: optax.GradientTransformation,
+    networks: Sequence[PyTree],
+    states: Sequence[PyTree],
+    grads: Sequence[PyTree],
+    lr: Array,
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
+    """One step of each network on its own, so that the norms of groups do not touch each other."""
+    moved, after = [], []
+    for network, state, grad in zip(networks, states, grads, strict=True):
+        step, state = optimiser.update(grad, state)
+        moved.append(jax.tree.map(lambda p, s: p - lr * s, network, step))
+        after.append(state)
+    return tuple(moved), tuple(after)

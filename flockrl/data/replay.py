@@ -1,0 +1,172 @@
+"""Joint replay: a ring of whole-team transitions, so that all agents learn from the same moments.
+
+The ring keeps time and environments apart, [L, B, ...], and is written one rollout at a time. Steps that
+follow each other in an environment follow each other in the ring, which is what n-step returns read.
+It is a plain array of its own instead of a library's buffer because of what is stored: rollouts with automatic
+resets and the real final observations. docs/algorithms/off-policy.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.types import Array, EnvSpec, Trajectory
+
+SMALLEST = 1e-6
+"""Added to priorities, so that nothing becomes impossible to draw."""
+
+
+class Replay(NamedTuple):
+    """rows: a Trajectory with axes [L, B]; priority: [L, B], or () for uniform sampling.
+
+    head: the row that is written next; filled: how many rows hold something.
+    """
+
+    rows: Trajectory
+    priority: Array | tuple[()]
+    head: Array
+    filled: Array
+
+
+class Batch(NamedTuple):
+    """Transitions over n steps with a leading axis b. Everything about one sample is of one moment.
+
+    obs, avail, state, action, alive: at the first step. reward: [b, N] discounted sum over the steps;
+    discount: [b, N] factor of the value that follows, 0 after a termination. next_*: what the last step led to,
+    the real final observation where an episode was cut. weight: [b] importance weights. row, env: [b] places.
+    """
+
+    obs: Array
+    avail: Array | None
+    state: Array | None
+    action: Array
+    alive: Array
+    reward: Array
+    discount: Array
+    next_obs: Array
+    next_avail: Array | None
+    next_state: Array | None
+    next_alive: Array
+    weight: Array
+    row: Array
+    env: Array
+
+
+def make_replay(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> Replay:
+    """An empty ring of `rows` x `envs` transitions."""
+    n = spec.num_agents
+
+    def zeros(*shape: int, dtype: type = jnp.float32) -> Array:
+        return jnp.zeros((rows, envs, *shape), dtype)
+
+    avail = zeros(n, spec.action_size, dtype=bool) if spec.discrete else None
+    state = zeros(spec.state_size) if spec.state_size else None
+    blank = Trajectory(
+        obs=zeros(n, spec.obs_size), next_obs=zeros(n, spec.obs_size),
+        action=zeros(n, dtype=jnp.int32) if spec.discrete else zeros(n, spec.action_size),
+        reward=zeros(n), terminated=zeros(n, dtype=bool), truncated=zeros(n, dtype=bool),
+        first=zeros(dtype=bool), alive=zeros(n, dtype=bool),
+        avail=avail, next_avail=avail, state=state, next_state=state,
+    )  # fmt: skip
+    return Replay(blank, zeros() if prioritized else (), jnp.int32(0), jnp.int32(0))
+
+
+def replay_bytes(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> int:
+    """Memory that the ring takes."""
+    shapes = jax.eval_shape(lambda: make_replay(spec, rows, envs, prioritized))
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+
+def add(replay: Replay, trajectory: Trajectory) -> Replay:
+    """Write a rollout [T, B] over the oldest rows. T must divide L, so a rollout never wraps around."""
+    full = jnp.ones(trajectory.reward.shape, bool)
+    choices = jnp.ones((), bool)
+
+    def flags(mask: Array | None, like: Array | None) -> Array | None:
+        if like is None:
+            return None
+        return jnp.broadcast_to(choices, (*full.shape, like.shape[-1])) if mask is None else mask
+
+    rows = trajectory._replace(
+        alive=full if trajectory.alive is None else trajectory.alive,
+        avail=flags(trajectory.avail, replay.rows.avail),
+        next_avail=flags(trajectory.next_avail, replay.rows.next_avail),
+        memory=(), extras={},
+    )  # fmt: skip
+
+    def write(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), replay.head, 0)
+
+    steps, length = len(trajectory.reward), len(replay.rows.reward)
+    priority = replay.priority
+    if isinstance(priority, Array):
+        newest = jnp.where(replay.filled == 0, 1.0, priority.max())
+        priority = write(priority, jnp.broadcast_to(newest, full.shape[:2]))
+    return Replay(
+        jax.tree.map(write, replay.rows, rows),
+        priority,
+        (replay.head + steps) % length,
+        jnp.minimum(replay.filled + steps, length),
+    )
+
+
+def draw(replay: Replay, key: Array, batch: int, n_step: int, beta: Array | float) -> tuple[Array, Array, Array]:
+    """Places of `batch` transitions that have `n_step` - 1 successors: (row, env, importance weight), each [b]."""
+    length, envs = replay.rows.reward.shape[:2]
+    if not isinstance(replay.priority, Array):
+        age_key, env_key = jax.random.split(key)
+        age = jax.random.randint(age_key, (batch,), 0, replay.filled - n_step + 1)
+        row = (replay.head - replay.filled + age) % length
+        return row, jax.random.randint(env_key, (batch,), 0, envs), jnp.ones(batch)
+    # Proportional sampling (Schaul et al. 2016): one stratified number each, found first among the sums of rows,
+    # then inside the row. The newest n - 1 rows are left out, their successors are not there yet.
+    newest = (replay.head - 1 - jnp.arange(n_step - 1)) % length
+    sums = replay.priority.sum(1).at[newest].set(0.0)
+    upto = jnp.cumsum(sums)
+    number = (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch * upto[-1]
+    row = jnp.searchsorted(upto, number, side="right").clip(0, length - 1)
+    inside = jnp.cumsum(replay.priority[row], axis=1)
+    rest = number - (upto[row] - sums[row])
+    env = (inside <= rest[:, None]).sum(1).clip(0, envs - 1)
+    chance = replay.priority[row, env] / upto[-1]
+    weight = (jnp.maximum(chance, 1e-12) * replay.filled * envs) ** -beta
+    return row, env, weight / weight.max()
+
+
+def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, gamma: float) -> Batch:
+    """Read n-step transitions. A window ends early where an episode ends or an agent is cut off."""
+    rows, length = replay.rows, len(replay.rows.reward)
+    reward, terminated = rows.reward[row, env], rows.terminated[row, env]
+    alive = rows.alive[row, env]
+    last, factor = row, jnp.full(row.shape, gamma)
+    ended = rows.truncated[row, env].any(-1)
+    for k in range(1, n_step):
+        now = (row + k) % length
+        ended = ended | rows.first[now, env]
+        on = ~ended[:, None]
+        reward = reward + jnp.where(on & ~terminated, gamma**k * rows.reward[now, env], 0.0)
+        terminated = terminated | (on & rows.terminated[now, env])
+        last = jnp.where(ended, last, now)
+        factor = jnp.where(ended, factor, gamma ** (k + 1))
+        ended = ended | rows.truncated[now, env].any(-1)
+
+    def at(x: Array | None, where: Array) -> Array | None:
+        return None if x is None else x[where, env]
+
+    return Batch(
+        obs=rows.obs[row, env], avail=at(rows.avail, row), state=at(rows.state, row), action=rows.action[row, env],
+        alive=alive.astype(jnp.float32), reward=reward, discount=factor[:, None] * ~terminated,
+        next_obs=rows.next_obs[last, env], next_avail=at(rows.next_avail, last), next_state=at(rows.next_state, last),
+        next_alive=(rows.alive[last, env] & ~rows.terminated[last, env]).astype(jnp.float32),
+        weight=weight, row=row, env=env,
+    )  # fmt: skip
+
+
+def prioritize(priority: Array, batch: Batch, error: Array, alpha: float) -> Array:
+    """New priorities |error|^alpha of the sampled places. error: [b, N]; dead agents do not count."""
+    size = (jnp.abs(error) * batch.alive).sum(-1) / jnp.maximum(batch.alive.sum(-1), 1.0)
+    return priority.at[batch.row, batch.env].set((size + SMALLEST) ** alpha)

@@ -1,0 +1,50 @@
+"""Actions as critics read them: numbers between -1 and 1 for continuous ones, one-hot vectors for discrete ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.envs.base import action_bounds
+from flockrl.errors import UsageError
+from flockrl.nets.heads import ILLEGAL
+from flockrl.types import Array, EnvSpec
+
+
+class ActionCode:
+    """Translates a team's actions. `own`: [N, A], which entries each agent has at all; the others are padding."""
+
+    def __init__(self, spec: EnvSpec):
+        self.discrete, self.size = spec.discrete, spec.action_size
+        self.own = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
+        if self.discrete:
+            return
+        low, high = action_bounds(spec)
+        if not (np.isfinite(low) & np.isfinite(high)).all():
+            raise UsageError(f"{spec.name} has actions without bounds: give them finite bounds, or use ippo or mappo.")
+        self.middle: Any = (low + high) / 2
+        self.half: Any = np.where(self.own & (high > low), (high - low) / 2, 1.0).astype(np.float32)
+
+    def encode(self, action: Array) -> Array:
+        """[..., N] int or [..., N, A] float, as the environment takes them -> [..., N, A] code."""
+        if self.discrete:
+            return jax.nn.one_hot(action, self.size)
+        return jnp.clip((action - self.middle) / self.half, -1.0, 1.0) * self.own
+
+    def decode(self, code: Array) -> Array:
+        """[..., N, A] code -> the environment's action."""
+        if self.discrete:
+            return code.argmax(-1).astype(jnp.int32)
+        return self.middle + self.half * self.own * code
+
+    def random(self, key: Array, batch: int, avail: Array | None) -> Array:
+        """Codes [B, N, A] of actions that are uniformly random among the legal ones."""
+        shape = (batch, *self.own.shape)
+        if not self.discrete:
+            return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * self.own
+        legal = self.own if avail is None else self.own & avail
+        logits = jnp.where(legal, jax.random.gumbel(key, shape), ILLEGAL)
+        return jax.nn.one_hot(logits.argmax(-1), self.size)
