@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.errors import UsageError
-from flockrl.types import Array
+from flockrl.types import Array, PyTree
 
 Explore = Literal["auto", "gaussian", "ou", "epsilon", "gumbel"]
 LEVELS = {"gaussian": (0.3, 0.1), "ou": (0.3, 0.1), "epsilon": (1.0, 0.05), "gumbel": (1.0, 1.0)}
@@ -34,7 +34,7 @@ def level(kind: str, start: float | None, end: float | None, part: float, progre
     return jnp.float32(first) + (last - first) * jnp.clip(progress / part, 0.0, 1.0)
 
 
-def perturb(kind: str, key: Array, u: Array, noise: Array | tuple[()], scale: Array) -> tuple[Array, Array | tuple[()]]:
+def perturb(kind: str, key: Array, u: Array, noise: PyTree, scale: Array) -> tuple[Array, PyTree]:
     """Noise on continuous actions u [B, N, A] in units of half their range; and the noise's state for next time."""
     fresh = jax.random.normal(key, u.shape)
     if kind == "ou":  # its standard deviation in the long run is `scale`, as for Gaussian noise

@@ -45,9 +45,9 @@ class OffPolicyConfig:
     """Activation after each hidden layer."""
     rollout_steps: int = 25
     """Steps of every environment between updates."""
-    steps_per_update: int = 50
+    steps_per_update: int = 25
     """Environment steps for each gradient step; must divide envs x rollout_steps."""
-    batch_size: int = 512
+    batch_size: int = 256
     """Transitions of the whole team in each gradient step."""
     buffer_size: int = 200_000
     """Transitions that the replay holds, rounded up to whole rollouts."""
@@ -63,7 +63,7 @@ class OffPolicyConfig:
     """How far the bias of prioritised sampling is corrected at first; it goes to 1 over the run."""
     gamma: float = 0.95
     """Discount factor."""
-    tau: float = 0.01
+    tau: float = 0.02
     """How far the target networks move towards the online ones in each update."""
     lr: float = 1e-3
     """Adam's learning rate for actors."""
@@ -357,7 +357,7 @@ class OffPolicy:
             if i % self.twins == 0:
                 errors.append(error)
                 values.append(mean(q, alive))
-        return total, (merge(errors, self.groups, 1), sum(values) / len(values))  # type: ignore[arg-type]
+        return total, (merge(errors, self.groups, 1), jnp.stack(values).mean())
 
     def _descend(self, learned: Learned, name: str, grads: Any, lr: Array) -> Learned:
         nets, states = descend(self.optimiser, learned.params[name], learned.optimiser[name], grads, lr)

@@ -84,12 +84,12 @@ def replay_bytes(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> int:
 def add(replay: Replay, trajectory: Trajectory) -> Replay:
     """Write a rollout [T, B] over the oldest rows. T must divide L, so a rollout never wraps around."""
     full = jnp.ones(trajectory.reward.shape, bool)
-    choices = jnp.ones((), bool)
 
     def flags(mask: Array | None, like: Array | None) -> Array | None:
-        if like is None:
-            return None
-        return jnp.broadcast_to(choices, (*full.shape, like.shape[-1])) if mask is None else mask
+        """The mask, or one that allows everything, where the ring keeps one."""
+        if mask is not None or like is None:
+            return mask if like is not None else None
+        return jnp.ones((*full.shape, like.shape[-1]), bool)
 
     rows = trajectory._replace(
         alive=full if trajectory.alive is None else trajectory.alive,
@@ -140,8 +140,8 @@ def draw(replay: Replay, key: Array, batch: int, n_step: int, beta: Array | floa
 def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, gamma: float) -> Batch:
     """Read n-step transitions. A window ends early where an episode ends or an agent is cut off."""
     rows, length = replay.rows, len(replay.rows.reward)
+    assert rows.alive is not None  # `add` writes it always
     reward, terminated = rows.reward[row, env], rows.terminated[row, env]
-    alive = rows.alive[row, env]
     last, factor = row, jnp.full(row.shape, gamma)
     ended = rows.truncated[row, env].any(-1)
     for k in range(1, n_step):
@@ -159,7 +159,7 @@ def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, g
 
     return Batch(
         obs=rows.obs[row, env], avail=at(rows.avail, row), state=at(rows.state, row), action=rows.action[row, env],
-        alive=alive.astype(jnp.float32), reward=reward, discount=factor[:, None] * ~terminated,
+        alive=rows.alive[row, env].astype(jnp.float32), reward=reward, discount=factor[:, None] * ~terminated,
         next_obs=rows.next_obs[last, env], next_avail=at(rows.next_avail, last), next_state=at(rows.next_state, last),
         next_alive=(rows.alive[last, env] & ~rows.terminated[last, env]).astype(jnp.float32),
         weight=weight, row=row, env=env,

@@ -1,0 +1,86 @@
+"""Off-policy learners on environments with known answers."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import flockrl
+from flockrl.algos.ddpg import DDPG
+from flockrl.checkpoint import Checkpoints
+
+QUICK = {
+    "steps": 12_800, "envs": 16, "rollout_steps": 4, "steps_per_update": 16, "batch_size": 64, "hidden": (32,),
+    "lr": 3e-3, "critic_lr": 3e-3, "gamma": 0.9, "tau": 0.02, "learning_starts": 640, "buffer_size": 6400,
+    "eval_episodes": 200,
+}  # fmt: skip
+
+
+def learn(tmp_path, algorithm, env, **settings):
+    return flockrl.train(algorithm, env, out=tmp_path / "run", **{**QUICK, **settings})
+
+
+def score(run):
+    return run.result["final_eval_return"]
+
+
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+def test_discrete_actions_follow_the_observation(tmp_path, algorithm):
+    run = learn(tmp_path, algorithm, "probe/observation_action")
+    assert score(run) == pytest.approx(run.env.best, abs=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+def test_unlike_agents_each_learn_their_own(tmp_path, algorithm):
+    run = learn(tmp_path, algorithm, "probe/unlike", share="all", steps=51_200)
+    assert score(run) > 0.9
+
+
+@pytest.mark.parametrize("algorithm", ["matd3", "masac"])
+def test_masks_are_obeyed(tmp_path, algorithm):
+    run = learn(tmp_path, algorithm, "probe/masks", steps=1280)
+    assert score(run) == pytest.approx(run.env.best)
+
+
+class Aim:
+    """Two agents are paid for hitting targets of their own that lie off the middle of their unlike bounds."""
+
+    spec = flockrl.EnvSpec(
+        "aim", ("near", "far"), (flockrl.Box((1,)), flockrl.Box((1,))),
+        (flockrl.Box((1,), -2.0, 3.0), flockrl.Box((1,), 10.0, 30.0)), max_steps=1,
+    )  # fmt: skip
+
+    def reset(self, key):
+        sign = jax.random.rademacher(key, (2, 1), jnp.float32)
+        return sign, flockrl.Observation(sign)
+
+    def step(self, key, state, action):
+        goal = jnp.array([0.5, 20.0]) + jnp.array([2.0, 8.0]) * state[:, 0]
+        reward = 1 - ((action[:, 0] - goal) / jnp.array([2.5, 10.0])) ** 2
+        return state, flockrl.Observation(state), reward, jnp.bool_(True), jnp.bool_(False)
+
+
+@pytest.mark.parametrize("algorithm", ["iddpg", "maddpg", "matd3", "isac"])
+def test_continuous_actions_hit_their_targets(tmp_path, algorithm):
+    """The middle of the bounds scores 0.36 and 0.36; the best is 1."""
+    run = learn(tmp_path, algorithm, Aim(), steps=25_600)
+    assert score(run) > 0.97
+
+
+@pytest.mark.parametrize(("probe", "value"), [("truncation", 10.0), ("termination", (1 - 0.9**5) / 0.1)])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, n_step):
+    """A reward of 1 per step is worth 10 when it is only cut after five steps, 4.1 when it ends there."""
+    run = learn(tmp_path, "ddpg", f"probe/{probe}", n_step=n_step, steps=38_400)
+    checkpoints = Checkpoints(run.path / "checkpoints")
+    learned = checkpoints.restore(run.program.shape(), checkpoints.steps()[-1])[0].learner.learned
+    checkpoints.close()
+    agent = DDPG(run.env.spec, run.config.config, QUICK["envs"], 1)
+    _, seen = run.env.reset(jax.random.key(0))
+    x = agent._seen(agent.groups[0], seen.obs[None], None, jnp.array([[[1.0, 0.0]]]))
+    assert float(agent._q(0, learned.params["critic"][0], x)[0, 0, 0]) == pytest.approx(value, rel=0.08)
+
+
+def test_penalty_game_is_won(tmp_path):
+    """Two pairs of actions pay 10 of 10; MADDPG's discrete policies must agree on one."""
+    run = learn(tmp_path, "maddpg", "games/penalty:k=0,rounds=5", steps=51_200)
+    assert score(run) == pytest.approx(run.env.best)
