@@ -11,6 +11,8 @@ Training and floor are measured in turns, and the ratio of their medians is prin
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import json
 import statistics
 import time
@@ -23,17 +25,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.config import RunConfig, TrainOptions
+from flockrl.data.replay import draw, gather
 from flockrl.envs import make
 from flockrl.envs.base import reset_batch, step_batch
-from flockrl.presets import make_config
+from flockrl.presets import PRESETS, make_config
 from flockrl.program import Program
 from flockrl.types import EnvSpec
 
 ENV = "mpe/simple_spread"
+CONTINUOUS = f"{ENV}:continuous_actions=true"
 WORK = {"rollout_steps": 128, "epochs": 4, "minibatches": 4, "hidden": (64, 64)}
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     f"{name}-{envs}": (name, envs, {}) for name in ("ippo", "mappo") for envs in (16, 128, 1024)
 } | {f"{name}-gru-128": (name, 128, {"memory": "gru"}) for name in ("ippo", "mappo")}
+OFF_POLICY: dict[str, tuple[str, int]] = {
+    f"{name}-per-{steps}": (name, steps) for name in ("maddpg", "matd3") for steps in (100, 8)
+}
+"""One gradient step per so many environment steps; unshared, 64x64, batch 1024, 16 envs x 25 steps per iteration."""
 Shape = tuple[int, int, int]
 
 
@@ -73,6 +81,35 @@ def products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
     for sizes, out, rows in ((actor, spec.action_size, batch * agents), (critic, outputs, batch * per_env)):
         forward(sizes, out, rows, times, steps)
         backward(sizes, out, rows, times, steps)
+    return count
+
+
+def update_products(spec: EnvSpec, config: Any, twins: int, delay: int) -> Counter[Shape]:
+    """Matrix products of `delay` gradient steps with unshared central critics, one of which moves the policies."""
+    batch, agents, width = config.batch_size, spec.num_agents, spec.action_size
+    actor = [spec.obs_size, *config.hidden, width]
+    critic = [spec.central_size + agents * width, *config.hidden, 1]
+    count: Counter[Shape] = Counter()
+
+    def forward(sizes: list[int], times: int) -> None:
+        for k, n in itertools.pairwise(sizes):
+            count[batch, k, n] += times
+
+    def backward(sizes: list[int], times: int, weights: bool, inputs: int) -> None:
+        """Gradients of the weights, of what lies between layers, and of `inputs` columns of the input."""
+        for i, (k, n) in enumerate(itertools.pairwise(sizes)):
+            if weights:
+                count[k, batch, n] += times
+            if i or inputs:
+                count[batch, n, k if i else inputs] += times
+
+    forward(actor, agents * delay)  # target policies
+    forward(critic, agents * delay * twins * 2)  # target critics, critics
+    backward(critic, agents * delay * twins, True, 0)
+    forward(actor, agents)
+    forward(critic, agents)
+    backward(critic, agents, False, width)
+    backward(actor, agents, True, 0)
     return count
 
 
@@ -121,6 +158,78 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     }
 
 
+def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
+    """Whole training, and gradient steps alone against their floor, measured in turns."""
+    algorithm, every = OFF_POLICY[name]
+    settings = {"share": "none", "batch_size": 1024, "steps_per_update": every, "learning_starts": 0}
+    config = make_config(algorithm, {**settings, "rollout_steps": 25, "buffer_size": 100_000})
+    env = make(CONTINUOUS)
+    program = Program(RunConfig(algorithm, CONTINUOUS, TrainOptions(envs=16, steps=10**9), config), env)
+    program.compile(0)
+    state, *_ = jax.block_until_ready(program.run(program.start_state(0), 0, 50))
+    family = importlib.import_module(f"flockrl.algos.{PRESETS[algorithm].family}")
+    learner = getattr(family, PRESETS[algorithm].family.upper())(env.spec, config, 16, 10**6)
+    steps, delay = 40, getattr(config, "policy_delay", 1)
+
+    @jax.jit
+    def learn(learned: Any, replay: Any, key: jax.Array) -> Any:
+        def once(i: jax.Array, learned: Any) -> Any:
+            draw_key, step_key = jax.random.split(jax.random.fold_in(key, i))
+            batch = gather(replay, *draw(replay, draw_key, config.batch_size, 1, 1.0), 1, config.gamma)
+            return learner.step(learned, batch, jnp.float32(1), step_key)[0]
+
+        return jax.lax.fori_loop(0, steps, once, learned)
+
+    def seconds(function: Any, *arguments: Any) -> float:
+        began = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        return time.perf_counter() - began
+
+    shapes = update_products(env.spec, config, learner.twins, delay)
+    inside = state.learner.learned, state.learner.replay, jax.random.key(0)
+    seconds(learn, *inside)
+    times = [(sgemm_seconds(shapes) / delay, seconds(learn, *inside) / steps) for _ in range(rounds)]
+    floor, update = (statistics.median(column) for column in zip(*times, strict=True))
+    speeds, count = [], max(1, every // 2)
+    for _ in range(rounds):
+        began = time.perf_counter()
+        state, *_ = jax.block_until_ready(program.run(state, 0, count))
+        speeds.append(count * program.iteration_steps / (time.perf_counter() - began))
+    speed = statistics.median(speeds)
+    flops = sum(2 * m * k * n * times for (m, k, n), times in shapes.items()) / delay
+    return {
+        "case": name,
+        "steps_per_second": round(speed),
+        "updates_per_second_in_training": round(speed / every),
+        "updates_per_second_alone": round(1 / update),
+        "floor_updates_per_second": round(1 / floor),
+        "ratio": round(floor / update, 3),
+        "compile_seconds": round(program.compile_seconds, 1),
+        "mflop_per_update": round(flops / 1e6),
+    }
+
+
+def replay_capacity(rounds: int) -> Iterator[dict[str, Any]]:
+    """Throughput of MADDPG with a replay of 10,000 and of 1,000,000 transitions, both full, measured in turns."""
+    programs, states = {}, {}
+    speeds: dict[int, list[float]] = {}
+    for size in (10_000, 1_000_000):
+        config = make_config("maddpg", {"buffer_size": size, "learning_starts": 0, "steps_per_update": 100})
+        run = RunConfig("maddpg", CONTINUOUS, TrainOptions(envs=16, steps=10**9), config)
+        programs[size] = Program(run, make(CONTINUOUS))
+        programs[size].compile(0)
+        fill = -(-size // programs[size].iteration_steps)
+        states[size] = jax.block_until_ready(programs[size].run(programs[size].start_state(0), 0, fill)[0])
+        speeds[size] = []
+    for _ in range(rounds):
+        for size, program in programs.items():
+            began = time.perf_counter()
+            states[size] = jax.block_until_ready(program.run(states[size], 0, 50)[0])
+            speeds[size].append(50 * program.iteration_steps / (time.perf_counter() - began))
+    for size, found in speeds.items():
+        yield {"case": f"replay-{size}", "steps_per_second": round(statistics.median(found))}
+
+
 def stepping(rounds: int, envs: int = 128, steps: int = 1000) -> dict[str, Any]:
     """Environment steps per second with random actions, observations and resets included."""
     env = make(ENV)
@@ -153,6 +262,11 @@ def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
     for name in CASES:
         if only in name:
             yield measure(name, rounds)
+    for name in OFF_POLICY:
+        if only in name:
+            yield measure_off_policy(name, rounds)
+    if only in "replay":
+        yield from replay_capacity(rounds)
     if only in "stepping-128":
         yield stepping(rounds)
 

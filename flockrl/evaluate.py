@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.envs.base import Env, StepResult, advance_batch, reset_batch
-from flockrl.types import Algorithm, Array, EvalResult, Observation, PyTree
+from flockrl.types import Actor, Algorithm, Array, EvalResult, Observation, PyTree
 
 Evaluator = Callable[[PyTree, Array], tuple[Array, Array]]
 
 
-def make_evaluator(algorithm: Algorithm, env: Env, episodes: int, explore: bool = False) -> Evaluator:
+def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explore: bool = False) -> Evaluator:
     """A pure function (params, key) -> (returns [episodes, N], lengths [episodes])."""
 
     def evaluate(params: PyTree, key: Array) -> tuple[Array, Array]:

@@ -201,6 +201,13 @@ class Algorithm(NamedTuple):
     note: str = ""
 
 
+class Actor(NamedTuple):
+    """What it takes to act: the two functions of an `Algorithm` that playing needs."""
+
+    act: Callable[[PyTree, Observation, PyTree, Array, bool], tuple[Array, PyTree, Mapping[str, Array]]]
+    memory: Callable[[int], PyTree]
+
+
 @dataclass(frozen=True)
 class EvalResult:
     """Scores of whole evaluation episodes. `mean` is the undiscounted episode return, mean over agents."""

@@ -20,10 +20,20 @@ from flockrl.train import Interrupted
 
 TIMING = {"seconds", "steps_per_second"}
 COMMON = [
-    "mpe/simple_spread", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",
-    "--hidden", "8", "--memory-size", "8", "--steps", "7680", "--eval-every", "1280", "--eval-episodes", "4",
-    "--checkpoint-every", "640", "--quiet",
+    "mpe/simple_spread", "--envs", "8", "--rollout-steps", "16", "--hidden", "8", "--steps", "7680",
+    "--eval-every", "1280", "--eval-episodes", "4", "--checkpoint-every", "640", "--quiet",
 ]  # fmt: skip
+PPO = ["mappo", "--epochs", "2", "--minibatches", "2", "--memory-size", "8"]
+OFF_POLICY = [
+    "--steps-per-update", "64", "--batch-size", "16", "--buffer-size", "2048", "--learning-starts", "512",
+    "--prioritized", "--n-step", "3",
+]  # fmt: skip
+LEARNERS = {
+    "mappo": PPO,
+    "mappo-gru": [*PPO, "--memory", "gru"],
+    "matd3": ["matd3", *OFF_POLICY],
+    "masac": ["masac", *OFF_POLICY],
+}
 
 
 def flockrl_command(*words):
@@ -53,10 +63,12 @@ def kill_when(process, file, lines):
     return False
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, memory, seeds):
-    words = ["train", "mappo", *COMMON, "--memory", memory, "--seeds", str(seeds)]
+@pytest.mark.parametrize(
+    ("learner", "seeds"), [("mappo", 1), ("mappo", 2), ("mappo-gru", 1), ("mappo-gru", 2), ("matd3", 1), ("masac", 2)]
+)
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, learner, seeds):
+    """The replay and its priorities included, where there is one."""
+    words = ["train", *LEARNERS[learner], *COMMON, "--seeds", str(seeds)]
     assert flockrl_command(*words, "--out", str(tmp_path / "whole")).wait() == 0
     names = [""] if seeds == 1 else ["seed_0", "seed_1"]
     killed = tmp_path / "killed"

@@ -1,0 +1,64 @@
+"""Train hunters with critics that see everyone and with critics that see themselves; who catches more?
+
+Both algorithms train all agents of simple_tag (hunters are the adversaries). Then the hunters of every run meet the
+prey of every run, and a random team meets them too. What counts is the hunters' return, mean over hunters.
+
+python examples/predators.py --steps 250000 --seeds 5
+python examples/predators.py --env mpe/simple_adversary
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from scipy import stats  # type: ignore[import-untyped]
+
+import flockrl
+from flockrl.teams import Side, make_match, random_actor
+
+
+def main(env: str, steps: int, seeds: int, episodes: int) -> None:
+    world = flockrl.make_env(env)
+    hunters = tuple(name for name in world.spec.agents if name.startswith("adversary"))
+    prey = tuple(name for name in world.spec.agents if name not in hunters)
+    if not hunters:
+        raise SystemExit(f"{env} has no agents called adversary.")
+    hunting = [world.spec.agents.index(name) for name in hunters]
+    trained = {}
+    for algorithm in ("maddpg", "iddpg"):
+        runs = flockrl.train(algorithm, env, steps=steps, seeds=seeds, quiet=False)
+        trained[algorithm] = runs if isinstance(runs, list) else [runs]
+    params = {name: [run.params() for run in runs] for name, runs in trained.items()}
+    policies = {name: runs[0].program.algorithm for name, runs in trained.items()}
+    params["random"], policies["random"] = [()] * seeds, random_actor(world.spec)
+
+    scores = {}
+    for hunter in params:
+        rows = []
+        for opponent in trained:
+            match = make_match(world, [Side(policies[hunter], hunters), Side(policies[opponent], prey)], episodes)
+            results = [[match((h, p), 1) for p in params[opponent]] for h in params[hunter]]
+            rows.append([[r.per_agent[hunting].mean() for r in row] for row in results])
+        scores[hunter] = np.concatenate(rows, axis=1).mean(axis=1)  # [seeds], mean over all prey
+        print(f"{hunter:8} hunters: {interval(scores[hunter])}")
+    for other in ("iddpg", "random"):
+        print(f"maddpg minus {other}: {interval(scores['maddpg'] - scores[other])}")
+
+
+def interval(x: np.ndarray) -> str:
+    """Mean and 95% interval over seeds (Student's t)."""
+    if len(x) < 2:
+        return f"{x.mean():.2f}"
+    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / len(x) ** 0.5
+    return f"{x.mean():.2f} [{x.mean() - half:.2f}, {x.mean() + half:.2f}]"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="mpe/simple_tag")
+    parser.add_argument("--steps", type=int, default=250_000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--episodes", type=int, default=200)
+    given = parser.parse_args()
+    main(given.env, given.steps, given.seeds, given.episodes)
