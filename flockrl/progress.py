@@ -73,7 +73,12 @@ class Progress(Callback):
         if (len(self.finals) == self.seeds and moment.step == moment.steps) or moment.stop_reason:
             self.console.print(self._table())
             where = moment.path if self.seeds == 1 else moment.path.parent
-            print(f"Curve: {where / 'curve.png'}. Watch it: flockrl eval {moment.path} --gif episode.gif")
+            watch = (
+                f" Watch it: flockrl eval {moment.path} --gif episode.gif"
+                if hasattr(self.program.env, "render")
+                else ""
+            )
+            print(f"Curve: {where / 'curve.png'}.{watch}")
 
     def _table(self) -> Table:
         table = Table(title=f"{self.run.algorithm} on {self.run.env}", title_justify="left")

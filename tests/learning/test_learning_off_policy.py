@@ -31,7 +31,7 @@ def test_discrete_actions_follow_the_observation(tmp_path, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 def test_unlike_agents_each_learn_their_own(tmp_path, algorithm):
-    run = learn(tmp_path, algorithm, "probe/unlike", share="all", steps=51_200)
+    run = learn(tmp_path, algorithm, "probe/unlike", share="all", hidden=(64, 64), steps=51_200)
     assert score(run) > 0.9
 
 
@@ -78,6 +78,16 @@ def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, 
     _, seen = run.env.reset(jax.random.key(0))
     x = agent._seen(agent.groups[0], seen.obs[None], None, jnp.array([[[1.0, 0.0]]]))
     assert float(agent._q(0, learned.params["critic"][0], x)[0, 0, 0]) == pytest.approx(value, rel=0.08)
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+def test_a_pendulum_is_swung_up(tmp_path, algorithm):
+    """A random policy scores about -1200, one that balances at least -200 on average over many starts."""
+    run = flockrl.train(
+        algorithm, "classic/pendulum", out=tmp_path / "run", steps=10_000, envs=4, rollout_steps=4, steps_per_update=2,
+        lr_schedule="constant", learning_starts=1000, eval_every=10_000, eval_episodes=100,
+    )  # fmt: skip
+    assert score(run) > -250
 
 
 def test_penalty_game_is_won(tmp_path):
