@@ -2,8 +2,7 @@
 
 The ring keeps time and environments apart, [L, B, ...], and is written one rollout at a time. Steps that
 follow each other in an environment follow each other in the ring, which is what n-step returns read.
-It is a plain array of its own instead of a library's buffer because of what is stored: rollouts with automatic
-resets and the real final observations. docs/algorithms/off-policy.md has the measurement.
+docs/dependencies.md says why it is not a library's buffer.
 """
 
 from __future__ import annotations
