@@ -27,6 +27,23 @@ def cli(capsys):
     return run
 
 
+def test_off_policy_learners_say_what_their_replay_takes(cli, tmp_path):
+    pace = ["--steps-per-update", "32", "--batch-size", "16", "--learning-starts", "128", "--buffer-size", "1000"]
+    flags = ["--steps", "256", "--envs", "8", "--rollout-steps", "8", "--hidden", "8", "--eval-episodes", "4", *pace]
+    status, text, _ = cli(
+        "train", "maddpg", "mpe/simple_spread:continuous_actions=true", *flags, "--out", tmp_path / "r"
+    )
+    assert status == 0
+    assert "replay of 1,024 transitions, 1 MB" in text
+
+
+def test_a_single_agent_name_points_to_its_team_versions(cli):
+    status, _, error = cli("train", "sac", "mpe/simple_spread")
+    assert status == 2
+    assert "use isac or masac instead" in error
+    assert error.count("\n") == 1
+
+
 def test_train_writes_the_run_directory(cli, tmp_path):
     out = tmp_path / "run"
     status, text, _ = cli("train", "mappo", "mpe/simple_spread:N=2", *FLAGS, "--lr", "7e-4", "--out", out)
