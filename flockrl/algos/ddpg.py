@@ -70,15 +70,22 @@ class DDPG(OffPolicy):
 
     # From a policy's outputs to codes
 
-    def _choose(self, outs: Sequence[Array], avail: Array | None, alive: Array | None, noise: Sequence[Any]) -> Array:
+    def _choose(
+        self,
+        actors: Sequence[PyTree],
+        obs: Array,
+        avail: Array | None,
+        alive: Array | None = None,
+        noise: Sequence[Array] | None = None,
+    ) -> Array:
         """Codes [b, N, A]: tanh of the outputs, or the best legal action after `noise` on each group's logits."""
+        outs = self._outputs(actors, obs)
         if not self.spec.discrete:
             return self._team([jnp.tanh(out) for out in outs], alive) * self.code.own
-        best = [
-            jax.nn.one_hot(jnp.where(legal, out + extra, ILLEGAL).argmax(-1), out.shape[-1])
-            for out, legal, extra in zip(outs, self._legal(avail), noise, strict=True)
-        ]
-        return self._team(best, alive)
+        if noise is not None:
+            outs = [out + extra for out, extra in zip(outs, noise, strict=True)]
+        best = [jnp.where(legal, out, ILLEGAL).argmax(-1) for out, legal in zip(outs, self._legal(avail), strict=True)]
+        return self._team([jax.nn.one_hot(b, out.shape[-1]) for b, out in zip(best, outs, strict=True)], alive)
 
     def _gumbel(self, key: Array, batch: int) -> list[Array]:
         """Gumbel noise for each group's logits [b, n, A]: the best noisy logit is a sample of the policy."""
@@ -89,15 +96,13 @@ class DDPG(OffPolicy):
         ]
 
     def _greedy(self, params: PyTree, seen: Observation) -> Array:
-        outs = self._outputs(params["actor"], seen.obs)
-        return self._choose(outs, seen.avail, None, [0.0] * len(outs))
+        return self._choose(params["actor"], seen.obs, seen.avail)
 
     def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
         config, first, second = self.config, *jax.random.split(key)
         scale = level(self.kind, config.explore_start, config.explore_end, config.explore_part, params["progress"])
-        outs = self._outputs(params["actor"], seen.obs)
-        noise = [scale * g for g in self._gumbel(first, len(seen.obs))] if self.kind == "gumbel" else [0.0] * len(outs)
-        chosen = self._choose(outs, seen.avail, None, noise)
+        noise = [scale * g for g in self._gumbel(first, len(seen.obs))] if self.kind == "gumbel" else None
+        chosen = self._choose(params["actor"], seen.obs, seen.avail, noise=noise)
         if self.kind == "epsilon":
             chance = jax.random.uniform(first, (*chosen.shape[:2], 1))
             return jnp.where(chance < scale, self.code.random(second, len(chosen), seen.avail), chosen), memory
@@ -109,19 +114,12 @@ class DDPG(OffPolicy):
 
     def _next_action(self, learned: Learned, batch: Batch, key: Array) -> Array:
         """[b, N, A] what the target policies do next."""
-        outs = self._outputs(learned.targets["actor"], batch.next_obs)
-        return self._choose(outs, batch.next_avail, batch.next_alive, [0.0] * len(outs))
+        return self._choose(learned.targets["actor"], batch.next_obs, batch.next_avail, batch.next_alive)
 
     def _next_values(self, learned: Learned, batch: Batch, key: Array) -> Array:
         action = self._next_action(learned, batch, key)
-        return self._values_of(learned.targets["critic"], batch, action)
-
-    def _values_of(self, critics: Sequence[PyTree], batch: Batch, action: Array) -> Array:
-        """[b, N] the smallest estimates for the next moment and these actions."""
-        values = [
-            self._smallest(critics, g, self._seen(group, batch.next_obs, batch.next_state, action))[..., 0]
-            for g, group in enumerate(self.groups)
-        ]
+        inputs = [self._seen(group, batch.next_obs, batch.next_state, action) for group in self.groups]
+        values = [self._smallest(learned.targets["critic"], g, x)[..., 0] for g, x in enumerate(inputs)]
         return merge(values, self.groups, 1)
 
     def _relaxed(self, out: Array, legal: Array, noise: Any) -> Array:
@@ -135,27 +133,23 @@ class DDPG(OffPolicy):
 
     def _policy_loss(
         self, actors: Sequence[PyTree], critics: Sequence[PyTree], batch: Batch, action: Array, noise: Sequence[Any]
-    ) -> tuple[Array, Array]:
+    ) -> Array:
         """-Q of each agent's own choice beside the others' replayed actions; each group's mean added up."""
-        total, gain = jnp.float32(0), jnp.float32(0)
-        outs = self._outputs(actors, batch.obs)
-        masks = self._legal(batch.avail)
-        for g, (group, out) in enumerate(zip(self.groups, outs, strict=True)):
-            alive = take(batch.alive, group, 1)
-            own = self._relaxed(out, masks[g], noise[g])
-            q = self._q(g * self.twins, critics[g * self.twins], self._seen_with(
-                group, batch.obs, batch.state, action, own
-            ))[..., 0]  # fmt: skip
-            penalty = jnp.where(masks[g], out**2, 0.0).mean(-1)
-            gain = gain + mean(q, alive)
-            total = total + mean(self.config.output_penalty * penalty - q, alive)
-        return total, gain / len(self.groups)
+        total = jnp.float32(0)
+        outs, masks = self._outputs(actors, batch.obs), self._legal(batch.avail)
+        for g, (group, out, legal) in enumerate(zip(self.groups, outs, masks, strict=True)):
+            own, first = self._relaxed(out, legal, noise[g]), g * self.twins
+            x = self._seen_with(group, batch.obs, batch.state, action, own)
+            q = self._q(first, critics[first], x)[..., 0]
+            penalty = jnp.where(legal, out**2, 0.0).mean(-1)
+            total = total + mean(self.config.output_penalty * penalty - q, take(batch.alive, group, 1))
+        return total
 
     def _improve(
         self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
         noise = self._gumbel(key, len(batch.obs)) if self.spec.discrete else [0.0] * len(self.groups)
-        loss = jax.value_and_grad(self._policy_loss, has_aux=True)
-        (value, _), grads = loss(learned.params["actor"], learned.params["critic"], batch, action, noise)
+        loss = jax.value_and_grad(self._policy_loss)
+        value, grads = loss(learned.params["actor"], learned.params["critic"], batch, action, noise)
         learned = self._descend(learned, "actor", grads, self.config.lr * factor)
         return self._follow(learned), {"policy_loss": value}

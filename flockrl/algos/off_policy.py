@@ -216,7 +216,7 @@ class OffPolicy:
         return OffPolicyState(learned, replay, jnp.int32(0))
 
     def policy(self, state: OffPolicyState) -> PyTree:
-        """The actors, how much to explore, and whether actions are still to be random."""
+        """The actors, how far the run is (exploration falls with it), and whether the random warm-up is over."""
         return {
             "actor": state.learned.params["actor"],
             "progress": state.iterations / self.iterations,
@@ -305,29 +305,25 @@ class OffPolicy:
         factor = falling(config.lr_schedule, progress)
         beta = config.priority_beta + (1 - config.priority_beta) * progress
 
-        def once(i: Array, carry: tuple[Learned, Any, Any]) -> tuple[Learned, Any, Any]:
-            learned, priority, totals = carry
-            draw_key, step_key = jax.random.split(jax.random.fold_in(key, i))
+        def learn(learned: Learned, priority: Any, key: Array) -> tuple[Learned, Any, dict[str, Array]]:
+            draw_key, step_key = jax.random.split(key)
             place = draw(replay._replace(priority=priority), draw_key, config.batch_size, config.n_step, beta)
             batch = gather(replay, *place, config.n_step, config.gamma)
             learned, error, metrics = self.step(learned, batch, factor, step_key)
             if config.prioritized:
                 priority = prioritize(priority, batch, error, config.priority_alpha)
-            return learned, priority, jax.tree.map(jnp.add, totals, metrics)
+            return learned, priority, metrics
 
-        zeros = self._no_metrics(state.learned, replay, key)
-        learned, priority, totals = jax.lax.fori_loop(0, count, once, (state.learned, replay.priority, zeros))
+        def once(i: Array, carry: tuple[Learned, Any, Any]) -> tuple[Learned, Any, Any]:
+            learned, priority, metrics = learn(*carry[:2], jax.random.fold_in(key, i))
+            return learned, priority, jax.tree.map(jnp.add, carry[2], metrics)
+
+        begin = state.learned, replay.priority
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn, *begin, key)[2])
+        learned, priority, totals = jax.lax.fori_loop(0, count, once, (*begin, zeros))
         metrics = jax.tree.map(lambda x: x / jnp.maximum(count, 1), totals)
         metrics |= {"updates": learned.updates.astype(jnp.float32), "lr": config.lr * factor}
         return after._replace(learned=learned, replay=replay._replace(priority=priority)), metrics
-
-    def _no_metrics(self, learned: Learned, replay: Replay, key: Array) -> dict[str, Array]:
-        def one(learned: Learned, replay: Replay, key: Array) -> Any:
-            place = draw(replay, key, self.config.batch_size, self.config.n_step, 1.0)
-            batch = gather(replay, *place, self.config.n_step, self.config.gamma)
-            return self.step(learned, batch, jnp.float32(1), key)[2]
-
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, learned, replay, key))
 
     def step(
         self, learned: Learned, batch: Batch, factor: Array, key: Array

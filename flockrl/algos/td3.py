@@ -55,8 +55,8 @@ class TD3(DDPG):
 
     def _next_action(self, learned: Learned, batch: Batch, key: Array) -> Array:
         if self.spec.discrete:
-            outs = self._outputs(learned.targets["actor"], batch.next_obs)
-            return self._choose(outs, batch.next_avail, batch.next_alive, self._gumbel(key, len(batch.obs)))
+            drawn = self._gumbel(key, len(batch.obs))
+            return self._choose(learned.targets["actor"], batch.next_obs, batch.next_avail, batch.next_alive, drawn)
         action = super()._next_action(learned, batch, key)
         limit = self.config.target_noise_clip
         noise = jnp.clip(self.config.target_noise * jax.random.normal(key, action.shape), -limit, limit)
