@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,8 @@ from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
 
 LOG_STD = (-5.0, 2.0)
 """Limits of the log standard deviation before tanh."""
+DISCRETE_ENTROPY = 0.3
+"""Part of the largest possible entropy that discrete policies aim for by default."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SACConfig(OffPolicyConfig):
     """Where learned temperatures begin."""
     target_entropy: float | None = None
     """Entropy that learned temperatures aim for; by default minus the number of action dimensions (in units of half
-    their range), or 0.3 ln(number of actions) for discrete actions."""
+    their range), or 0.3 ln(number of legal actions) for discrete actions."""
     temperature_lr: float = 1e-3
     """Adam's learning rate for the logarithm of the temperatures."""
 
@@ -68,10 +69,6 @@ class SAC(OffPolicy):
 
     def __init__(self, spec: EnvSpec, config: SACConfig, envs: int, updates: int):
         super().__init__(spec, config, envs, updates)
-        sizes = np.array([space.size for space in spec.actions], np.float32)
-        default = 0.3 * np.log(sizes) if spec.discrete else -sizes
-        aim = default if config.target_entropy is None else np.full_like(sizes, config.target_entropy)
-        self.target_entropy: Any = aim.astype(np.float32)
         self.tempering = optax.adam(1.0)
 
     def _actor_width(self, group: Group) -> int:
@@ -90,6 +87,14 @@ class SAC(OffPolicy):
         """[N] temperatures."""
         fixed = self.config.temperature
         return jnp.full(self.spec.num_agents, fixed) if fixed is not None else jnp.exp(learned.extra[0])
+
+    def _target_entropy(self, avail: Array | None) -> Array:
+        """[N] or [b, N] entropies that the temperatures aim for. Where little is legal, little entropy is possible."""
+        if self.config.target_entropy is not None:
+            return jnp.full(self.spec.num_agents, self.config.target_entropy)
+        if avail is None:
+            return -jnp.asarray(self.code.own.sum(-1), jnp.float32)
+        return DISCRETE_ENTROPY * jnp.log(jnp.maximum((avail & self.code.own).sum(-1), 1))
 
     # Policies
 
@@ -193,7 +198,7 @@ class SAC(OffPolicy):
         metrics = {"policy_loss": value, "entropy": mean(entropy, batch.alive)}
         if self.config.temperature is None:
             log_alpha, state = learned.extra
-            surplus = (entropy - self.target_entropy) * batch.alive
+            surplus = (entropy - self._target_entropy(batch.avail)) * batch.alive
             gradient = surplus.sum(0) / jnp.maximum(batch.alive.sum(0), 1.0)
             step, state = self.tempering.update(gradient, state)
             learned = learned._replace(extra=(log_alpha + self.config.temperature_lr * factor * step, state))

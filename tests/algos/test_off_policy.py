@@ -141,7 +141,7 @@ def test_one_gradient_step_matches_numpy(family, critic, share):
     if family == "sac":
         value, grads, logs = ref.sac_policy(team, nets["actor"], critics, alpha, noise[1])
         # The first step of Adam moves by its learning rate in the direction of E[log pi] + H.
-        direction = np.sign(logs + agent.target_entropy)
+        direction = np.sign(logs - np.array(ACTIONS))
         np.testing.assert_allclose(after.extra[0] - before.extra[0], 1e-3 * direction, rtol=1e-3)
     else:
         value, grads = ref.ddpg_policy(team, nets["actor"], critics, twins, 1e-3)
@@ -226,6 +226,14 @@ def test_discrete_policy_gradient_is_the_softmax_jacobian():
     p /= p.sum()
     w = np.array([1, 2, 0, 4])
     np.testing.assert_allclose(got, p * (w - (p * w).sum()), rtol=1e-5)
+
+
+def test_target_entropies_follow_what_is_legal():
+    agent = learner("sac", world(discrete=True))
+    avail = jnp.array([[[True] * 4, [True, False, False, False], [True, True, True, True]]])
+    want = 0.3 * np.log([[4, 1, 3]])  # the third agent has three actions, the fourth is padding
+    np.testing.assert_allclose(agent._target_entropy(avail), want, atol=1e-6)
+    assert learner("sac")._target_entropy(None).tolist() == [-2, -2, -1]
 
 
 def test_discrete_soft_value_is_the_exact_expectation():
