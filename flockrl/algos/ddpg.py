@@ -84,8 +84,7 @@ class DDPG(OffPolicy):
             return self._team([jnp.tanh(out) for out in outs], alive) * self.code.own
         if noise is not None:
             outs = [out + extra for out, extra in zip(outs, noise, strict=True)]
-        best = [jnp.where(legal, out, ILLEGAL).argmax(-1) for out, legal in zip(outs, self._legal(avail), strict=True)]
-        return self._team([jax.nn.one_hot(b, out.shape[-1]) for b, out in zip(best, outs, strict=True)], alive)
+        return self._best(outs, avail, alive)
 
     def _gumbel(self, key: Array, batch: int) -> list[Array]:
         """Gumbel noise for each group's logits [b, n, A]: the best noisy logit is a sample of the policy."""

@@ -10,6 +10,7 @@ the policy improves.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -24,6 +25,7 @@ from flockrl.data.replay import Batch, Replay, add, draw, gather, make_replay, p
 from flockrl.errors import UsageError
 from flockrl.nets.actions import ActionCode
 from flockrl.nets.actor_critic import Network
+from flockrl.nets.heads import ILLEGAL
 from flockrl.nets.torsos import Activation
 from flockrl.sharing import Group, Share, make_groups, merge, take
 from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
@@ -116,7 +118,7 @@ class OffPolicyState(NamedTuple):
     iterations: Array
 
 
-class OffPolicy:
+class OffPolicy(ABC):
     """Holds what is static (networks, groups, settings). Its methods are pure. Families override what differs."""
 
     twins = 1
@@ -168,28 +170,28 @@ class OffPolicy:
     def _extra(self) -> PyTree:
         return ()
 
+    @abstractmethod
     def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
         """Exploring codes [B, N, A] and the exploration's memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _greedy(self, params: PyTree, seen: Observation) -> Array:
         """Codes [B, N, A] without exploration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next_values(self, learned: Learned, batch: Batch, key: Array) -> Array:
         """[b, N] value of what followed, by the target networks."""
-        raise NotImplementedError
 
     def _predict(self, critic: PyTree, index: int, batch: Batch, action: Array) -> Array:
         """[b, n] Q of the replayed actions (codes `action` [b, N, A]) by critic number `index`."""
         group = self.groups[index // self.twins]
         return self._q(index, critic, self._seen(group, batch.obs, batch.state, action))[..., 0]
 
+    @abstractmethod
     def _improve(
         self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
         """Policies one step better, targets one step closer. `factor` scales the learning rate."""
-        raise NotImplementedError
 
     # State
 
@@ -272,6 +274,12 @@ class OffPolicy:
         """Codes of groups as codes of the team, [b, N, A]; those of dead agents are 0."""
         whole = merge(parts, self.groups, 1, self.spec.action_size)
         return whole if alive is None else whole * alive[..., None]
+
+    def _best(self, outs: Sequence[Array], avail: Array | None, alive: Array | None = None) -> Array:
+        """One-hot codes [b, N, A] of each group's best legal discrete action."""
+        masks = self._legal(avail)
+        best = [jnp.where(mask, out, ILLEGAL).argmax(-1) for out, mask in zip(outs, masks, strict=True)]
+        return self._team([jax.nn.one_hot(b, out.shape[-1]) for b, out in zip(best, outs, strict=True)], alive)
 
     def _legal(self, avail: Array | None) -> list[Array]:
         """[..., n, A] of each group: the actions that exist, and are legal now."""

@@ -130,10 +130,9 @@ class SAC(OffPolicy):
         return drawn
 
     def _greedy(self, params: PyTree, seen: Observation) -> Array:
-        outs, masks = self._outputs(params["actor"], seen.obs), self._legal(seen.avail)
+        outs = self._outputs(params["actor"], seen.obs)
         if self.spec.discrete:
-            best = [jnp.where(legal, out, ILLEGAL).argmax(-1) for out, legal in zip(outs, masks, strict=True)]
-            return self._team([jax.nn.one_hot(b, o.shape[-1]) for b, o in zip(best, outs, strict=True)], None)
+            return self._best(outs, seen.avail)
         return self._team([jnp.tanh(out[..., : out.shape[-1] // 2]) for out in outs], None) * self.code.own
 
     def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:

@@ -86,9 +86,9 @@ def add(replay: Replay, trajectory: Trajectory) -> Replay:
 
     def flags(mask: Array | None, like: Array | None) -> Array | None:
         """The mask, or one that allows everything, where the ring keeps one."""
-        if mask is not None or like is None:
-            return mask if like is not None else None
-        return jnp.ones((*full.shape, like.shape[-1]), bool)
+        if like is None:
+            return None
+        return jnp.ones((*full.shape, like.shape[-1]), bool) if mask is None else mask
 
     rows = trajectory._replace(
         alive=full if trajectory.alive is None else trajectory.alive,
