@@ -23,6 +23,15 @@ def require(config: Any, **checks: bool) -> None:
             raise UsageError(f"{name} cannot be {getattr(config, name)}.")
 
 
+def require_discrete(spec: EnvSpec, who: str) -> None:
+    """Refuse continuous actions with a sentence that names learners for them."""
+    if not spec.discrete:
+        raise UsageError(
+            f"{who} needs discrete actions, and {spec.name} has continuous ones: use ippo, mappo, ireinforce, maddpg, "
+            "matd3 or masac instead."
+        )
+
+
 def ids(group: Group, wanted: bool) -> int:
     """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
     return group.size if wanted and group.size > 1 else 0
