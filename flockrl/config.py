@@ -33,12 +33,20 @@ class TrainOptions:
     """Episodes of each evaluation."""
     checkpoint_every: int | None = None
     """Environment steps between checkpoints; by default a tenth of the run."""
+    workers: int | None = None
+    """Processes that step environments which are not compiled, 0 for none; by default a short measurement chooses."""
+    worker_timeout: float | None = None
+    """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}.")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers must be at least 0, not {self.workers}.")
+        if self.worker_timeout is not None and self.worker_timeout <= 0:
+            raise UsageError(f"worker_timeout must be more than 0 seconds, not {self.worker_timeout}.")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
 

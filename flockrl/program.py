@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import optax
 
 from flockrl.config import RunConfig
 from flockrl.envs.base import Env
+from flockrl.envs.host import Host
+from flockrl.errors import UsageError
 from flockrl.evaluate import make_evaluator
 from flockrl.presets import make_algorithm
 from flockrl.rollout import Actors, Episodes, scan_rollout, start
@@ -40,7 +43,8 @@ class Program:
         self.algorithm = make_algorithm(
             config.algorithm, env.spec, config.config, envs=config.options.envs, updates=self.iterations
         )
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.note, self.fresh = 0.0, "", 0
+        """Besides: a word about how the environment is stepped, and how many episodes a resume had to begin anew."""
         self._advance: Any = jax.jit(self.advance, donate_argnums=0)
         self._evaluate: Any = jax.jit(make_evaluator(self.algorithm, env, config.options.eval_episodes))
         # Runs once: a quick compilation is worth more here than quick code.
@@ -85,6 +89,16 @@ class Program:
         metrics["param_norm"] = optax.tree.norm(params)
         return state, episodes, metrics
 
+    def open(self, seeds: Sequence[int]) -> None:
+        """Get ready to train these seeds. A compiled environment needs nothing."""
+
+    def close(self) -> None:
+        """Let go of what `open` took."""
+
+    def settle(self, state: TrainState, seed: int) -> TrainState:
+        """The state to go on from when `state` was read from a checkpoint."""
+        return state
+
     def compile(self, seed: int) -> None:
         """Compile everything a run needs, the two large programs side by side."""
         began = time.perf_counter()
@@ -111,3 +125,15 @@ class Program:
         """Returns [episodes, N] and lengths [episodes] of the policy as it stands after `step` steps."""
         key = jax.random.fold_in(self.keys(seed)[2], step)
         return self._evaluate(self.algorithm.params(state.learner), key)
+
+
+def make_program(config: RunConfig, env: Env | Host) -> Program:
+    """The program for an environment, compiled or on the host."""
+    if isinstance(env, Host):
+        from flockrl.host_program import HostProgram
+
+        return HostProgram(config, env)
+    for name in ("workers", "worker_timeout"):
+        if getattr(config.options, name) is not None:
+            raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
+    return Program(config, env)

@@ -1,14 +1,18 @@
-"""Rollouts: a policy acts in B environments for T steps, as one scan."""
+"""Rollouts: a policy acts in B environments for T steps, as one scan or, on the host, step by step."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from flockrl.envs.base import Env, reset_batch, step_batch
-from flockrl.types import Algorithm, Array, Observation, PyTree, Trajectory
+from flockrl.envs.base import Env, StepResult, reset_batch, step_batch
+from flockrl.envs.batch import HostBatch, words
+from flockrl.envs.host import Form
+from flockrl.types import Actor, Algorithm, Array, Observation, PyTree, Trajectory
 
 
 class Actors(NamedTuple):
@@ -75,3 +79,97 @@ def scan_rollout(
     none = Episodes(jnp.zeros_like(actors.lengths), jnp.zeros_like(actors.returns), jnp.zeros_like(actors.lengths))
     (after, ended), trajectory = jax.lax.scan(step, (actors, none), keys)
     return after, trajectory._replace(memory=actors.memory), jax.tree.map(lambda x: x.sum(0), ended)
+
+
+class HostActor:
+    """An algorithm's `act`, compiled for one step at a time, with arrays of the host going in and coming out."""
+
+    def __init__(self, algorithm: Algorithm | Actor, explore: bool = True):
+        self.memory, self.explore = algorithm.memory, explore
+        self.rollout_steps = algorithm.rollout_steps if isinstance(algorithm, Algorithm) else 0
+        self._act: Any = jax.jit(lambda *args: self._step(algorithm, *args))
+
+    def _step(
+        self, algorithm: Algorithm | Actor, params: PyTree, seen: Observation, memory: PyTree, first: Array, key: Array
+    ) -> tuple[Array, PyTree, Mapping[str, Array]]:
+        memory = jax.tree.map(lambda h: h * ~first.reshape(-1, *(1,) * (h.ndim - 1)), memory)
+        return algorithm.act(params, seen, memory, jax.random.wrap_key_data(key), self.explore)
+
+    def __call__(
+        self, params: PyTree, seen: Observation, memory: PyTree, first: np.ndarray, key: np.ndarray
+    ) -> tuple[np.ndarray, PyTree, dict[str, np.ndarray]]:
+        """first: [B] where memory is cleared; key: the words of a key."""
+        action, memory, extras = self._act(params, seen, memory, first, key)
+        return np.asarray(action), memory, {name: np.asarray(value) for name, value in extras.items()}
+
+
+class Draws(NamedTuple):
+    """Chance for a rollout on the host, the same that the compiled one draws: the words of keys for acting [T, W], for
+    stepping [T, B, 2], and for the episodes that begin [T, B, 2]."""
+
+    act: np.ndarray
+    step: np.ndarray
+    reset: np.ndarray
+
+
+def draw(key: Array, steps: int, batch: int) -> Draws:
+    """Pure: compiled by its callers."""
+    keys = jax.random.split(key, (steps, 2))
+    step = jax.vmap(lambda k: jax.random.split(k, batch))(keys[:, 1])
+    reset = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, batch), batch))(keys[:, 1])
+    return Draws(jax.random.key_data(keys[:, 0]), words(step), words(reset))  # type: ignore[arg-type]
+
+
+_draw = jax.jit(draw, static_argnums=(1, 2))
+
+
+def host_start(algorithm: Algorithm, form: Form, state: PyTree, seen: Observation) -> Actors:
+    """B teams at the beginning of their first episode, which shows `seen`."""
+    batch = len(seen.obs)
+    zeros = np.zeros((batch, form.spec.num_agents), np.float32)
+    memory = jax.tree.map(np.asarray, algorithm.memory(batch))
+    return Actors(state, seen, memory, np.ones(batch, bool), zeros, np.zeros(batch, np.int32))  # type: ignore[arg-type]
+
+
+def host_rollout(
+    algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array
+) -> tuple[Actors, Trajectory, Episodes]:
+    """What `scan_rollout` does, with environments that have to be asked step by step. `actors` is where they stand."""
+    steps = algorithm.rollout_steps
+    draws = Draws(*map(np.asarray, _draw(key, steps, env.count)))
+    first: Any = np.asarray(actors.first)
+    seen, memory = actors.observation, actors.memory
+    returns, lengths = np.array(actors.returns), np.array(actors.lengths)
+    ended = Episodes(np.int32(0), np.zeros_like(returns[0]), np.int32(0))  # type: ignore[arg-type]
+    rows: Trajectory | None = None
+    for t in range(steps):
+        action, memory, extras = algorithm(params, seen, memory, first, draws.act[t])
+        result = env.step(action, draws.step[t], draws.reset[t])
+        row = host_row(seen, action, extras, first, result)
+        if rows is None:
+            rows = jax.tree.map(lambda x: np.empty((steps, *x.shape), x.dtype), row)
+        for column, value in zip(jax.tree.leaves(rows), jax.tree.leaves(row), strict=True):
+            column[t] = value
+        returns, lengths = returns + row.reward, lengths + 1
+        whole = result.done & ~env.was_cut
+        ended = Episodes(
+            ended.number + whole.sum(), ended.returns + returns[whole].sum(0), ended.lengths + lengths[whole].sum()
+        )
+        returns, lengths = returns * ~result.done[:, None], lengths * ~result.done
+        seen, first = result.observation, result.done
+    assert rows is not None
+    memory = jax.tree.map(lambda h: np.asarray(h) * ~first.reshape(-1, *(1,) * (h.ndim - 1)), memory)
+    after = Actors(env.state(), seen, memory, first, returns, lengths)  # type: ignore[arg-type]
+    return after, rows._replace(memory=actors.memory), ended
+
+
+def host_row(
+    seen: Observation, action: np.ndarray, extras: Mapping[str, np.ndarray], first: np.ndarray, result: StepResult
+) -> Trajectory:
+    reward = result.reward if seen.alive is None else np.where(seen.alive, result.reward, np.float32(0))
+    return Trajectory(
+        obs=seen.obs, avail=seen.avail, state=seen.state, alive=seen.alive,
+        action=action, reward=reward, terminated=result.terminated, truncated=result.truncated,  # type: ignore[arg-type]
+        next_obs=result.final.obs, next_avail=result.final.avail, next_state=result.final.state,
+        first=first, extras=extras,  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -15,9 +15,9 @@ from flockrl.checkpoint import Checkpoints
 from flockrl.config import RunConfig
 from flockrl.envs.base import Env, make
 from flockrl.errors import UsageError
-from flockrl.evaluate import make_evaluator, record_episode, summarize
+from flockrl.evaluate import make_player, record_episode, summarize
 from flockrl.policy import Policy
-from flockrl.program import Program
+from flockrl.program import Program, make_program
 from flockrl.types import EvalResult, PyTree
 
 CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
@@ -49,7 +49,7 @@ class Run:
 
     @functools.cached_property
     def program(self) -> Program:
-        return Program(self.config, self.env)
+        return make_program(self.config, self.env)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All log points so far."""
@@ -78,8 +78,8 @@ class Run:
         """Play whole episodes with the newest parameters, greedily unless `explore`."""
         if episodes < 1:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
-        evaluator = jax.jit(make_evaluator(self.program.algorithm, self.env, episodes, explore))
-        return summarize(*evaluator(self.params(), jax.random.key(seed)))
+        play = make_player(self.program.algorithm, self.env, episodes, explore, self.config.options.workers)
+        return summarize(*play(self.params(), jax.random.key(seed)))
 
     def policy(self, seed: int = 0) -> Policy:
         """The trained team, to act anywhere."""

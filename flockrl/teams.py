@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.envs.base import Env
+from flockrl.envs.host import Host
 from flockrl.errors import UsageError
-from flockrl.evaluate import make_evaluator, summarize
+from flockrl.evaluate import make_player, summarize
 from flockrl.nets.actions import ActionCode
 from flockrl.types import Actor, Algorithm, Array, EnvSpec, EvalResult, Observation, PyTree
 
@@ -61,7 +62,7 @@ def compose(spec: EnvSpec, sides: Sequence[Side]) -> Actor:
     return Actor(act, lambda batch: tuple(side.policy.memory(batch) for side in sides))
 
 
-def make_match(env: Env, sides: Sequence[Side], episodes: int) -> Callable[[Sequence[PyTree], int], EvalResult]:
+def make_match(env: Env | Host, sides: Sequence[Side], episodes: int) -> Callable[[Sequence[PyTree], int], EvalResult]:
     """A function (parameters of each side, seed) -> result of whole greedy episodes. It compiles once."""
-    evaluator = jax.jit(make_evaluator(compose(env.spec, sides), env, episodes))
-    return lambda params, seed: summarize(*evaluator(tuple(params), jax.random.key(seed)))
+    play = make_player(compose(env.spec, sides), env, episodes)
+    return lambda params, seed: summarize(*play(tuple(params), jax.random.key(seed)))

@@ -20,11 +20,13 @@ from flockrl.callbacks import Callback, Moment
 from flockrl.checkpoint import Checkpoints
 from flockrl.config import RunConfig, TrainOptions, build
 from flockrl.envs.base import Env, make
+from flockrl.envs.batch import HostFault
 from flockrl.envs.checks import check
+from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.evaluate import summarize
 from flockrl.presets import make_config
-from flockrl.program import Program
+from flockrl.program import Program, make_program
 from flockrl.rollout import Episodes
 from flockrl.run import (
     CHECKPOINTS,
@@ -67,7 +69,7 @@ def train(
     config (lr, gamma, ...). `out` is the run's directory, by default a fresh one under runs/.
     """
     environment = make(env)
-    if not isinstance(env, str):
+    if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
@@ -78,7 +80,7 @@ def train(
     runs = [
         RunConfig(algorithm, name, dataclasses.replace(options, seed=options.seed + i), config) for i in range(seeds)
     ]
-    program = Program(runs[0], environment)
+    program = make_program(runs[0], environment)
     short = f"{algorithm}-{name.partition(':')[0].replace('/', '-')}"
     paths = new_directories(out, short, [run.options.seed for run in runs])
     for path, run in zip(paths, runs, strict=True):
@@ -131,6 +133,15 @@ class _Loop:
         return max(1, math.ceil(steps / self.program.iteration_steps))
 
     def run(self) -> Any:
+        try:
+            self.program.open(self.seeds)
+            return self._run()
+        except HostFault as fault:
+            raise TrainingError(f"Training stopped: {self._kept(0)}. {fault}") from fault
+        finally:
+            self.program.close()
+
+    def _run(self) -> Any:
         self.program.compile(self.seeds[0])
         self.checkpoints = [Checkpoints(path / CHECKPOINTS) for path in self.paths]
         iteration = self._restore()
@@ -167,10 +178,10 @@ class _Loop:
         step = max(shared)
         self.states = []
         like = self.program.shape()
-        for path, checkpoints in zip(self.paths, self.checkpoints, strict=True):
+        for path, seed, checkpoints in zip(self.paths, self.seeds, self.checkpoints, strict=True):
             state, meta = checkpoints.restore(like, step)
             checkpoints.drop_after(step)
-            self.states.append(state)
+            self.states.append(self.program.settle(state, seed))
             self._opened(Log(path, step, meta["metrics_bytes"]), meta)
         self.began -= meta["seconds"]
         self.train_seconds = meta["train_seconds"]
@@ -231,17 +242,23 @@ class _Loop:
     def _check_finite(self, i: int, step: int, row: dict[str, Any]) -> None:
         for name, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
-                self.checkpoints[i].wait()
-                steps = self.checkpoints[i].steps()
-                kept = (
-                    f"the last good checkpoint is {self.checkpoints[i].path / str(steps[-1])}"
-                    if steps
-                    else ("there was no checkpoint yet")
-                )
                 raise TrainingError(
-                    f"Training of seed {self.seeds[i]} stopped at step {step}: {name} is {value}; {kept}. "
+                    f"Training of seed {self.seeds[i]} stopped at step {step}: {name} is {value}; {self._kept(i)}. "
                     "A lower lr or max_grad_norm usually helps."
                 )
+
+    def _kept(self, i: int) -> str:
+        """What is left of a run that stops."""
+        if not hasattr(self, "checkpoints"):
+            return "there was no checkpoint yet"
+        checkpoints = Checkpoints(self.paths[i] / CHECKPOINTS)  # those of the loop may be closed by now
+        steps = checkpoints.steps()
+        checkpoints.close()
+        return (
+            f"the last good checkpoint is {checkpoints.path / str(steps[-1])}"
+            if steps
+            else "there was no checkpoint yet"
+        )
 
     def _save(self, iteration: int) -> None:
         step = iteration * self.program.iteration_steps

@@ -25,7 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.envs import host_checks
 from flockrl.envs.base import Env, action_bounds, reset_batch, step_batch
+from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.types import Array, Box, Discrete, EnvSpec, Observation, PyTree
 
@@ -44,13 +46,13 @@ HINTS: dict[type[Exception], str] = {
 }
 
 
-def check(env: Env, episodes: int = 3, seed: int = 0) -> None:
+def check(env: Env | Host, episodes: int = 3, seed: int = 0) -> None:
     """Raise a `UsageError` about the first breach of the contract, or return quietly."""
     for sentence in _find(env, episodes, seed):
         raise UsageError(sentence)
 
 
-def problems(env: Env, episodes: int = 3, seed: int = 0) -> list[str]:
+def problems(env: Env | Host, episodes: int = 3, seed: int = 0) -> list[str]:
     """What the first stage that finds anything wrong has to say, one sentence each; empty when all is well."""
     found: list[str] = []
     try:
@@ -60,8 +62,15 @@ def problems(env: Env, episodes: int = 3, seed: int = 0) -> list[str]:
     return found
 
 
-def _find(env: Env, episodes: int, seed: int) -> Iterator[str]:
+def _find(env: Env | Host, episodes: int, seed: int) -> Iterator[str]:
     """The findings of the first stage that has any. Raises when the environment's own code fails."""
+    if isinstance(env, Host):
+        for stage in (lambda: _spec(env.spec), lambda: host_checks.find(env, episodes, seed)):
+            found = [f"{env.spec.name}: {sentence}" for sentence in stage()]
+            yield from found
+            if found:
+                return
+        return
     name = _name(env)
     stages: tuple[Callable[[], Iterator[str]], ...] = (
         lambda: _interface(env),

@@ -1,0 +1,189 @@
+"""B teams of a host environment that step together, with automatic resets, through crashes and resumes.
+
+A team whose process died is rebuilt by playing its episode again: the seed names the episode, its actions are
+remembered, and the observation must come out as it was. Then the step that failed is taken once more, and nothing
+of the crash is to be seen in the data. Where that does not work (the environment raises again at the same place, or
+is not repeatable), the episode is cut: its last observation closes it as truncated, and a new one begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from flockrl.envs.base import StepResult
+from flockrl.envs.host import REPLAY, RESET, STEP, Form
+from flockrl.envs.workers import DIED, Executor
+from flockrl.errors import UsageError
+from flockrl.types import Array, Observation, PyTree
+
+ATTEMPTS = 3
+"""Tries of one step, each from a rebuilt team, before the episode is cut."""
+RUNNING = ("episode", "actions", "draws")
+"""What is kept of running episodes in a checkpoint: their seeds and what was done in them so far."""
+STRIKES = 3
+"""Cut episodes of one team in a row, without a whole one between, after which the run stops."""
+
+
+class HostFault(UsageError):
+    """An environment that fails again and again. The text ends with its last traceback."""
+
+
+def words(key: Array) -> Array:
+    """Keys [...] as two words each, [..., 2] uint32: what host environments are seeded with."""
+    return jax.random.key_data(key)[..., :2]
+
+
+class HostBatch:
+    """Rows `start` to `start + count` of an executor's slots. All arrays have a leading axis B = `count`."""
+
+    def __init__(self, executor: Executor, start: int, count: int):
+        self.executor, self.slots, self.form = executor, executor.slots, executor.slots.form
+        self.spec, self.count = self.form.spec, count
+        self.rows = np.arange(start, start + count)
+        self.cuts = 0
+        """Episodes that were cut by faults so far."""
+        self.was_cut = np.zeros(count, bool)
+        """[B] whose episode was cut in the last step."""
+        self._strikes = np.zeros(count, int)
+        self.seen = self.form.blank(count)
+        """What the teams see now."""
+
+    # Stepping
+
+    def reset(self, seeds: np.ndarray, where: np.ndarray | None = None) -> Observation:
+        """Begin the episodes `seeds` [B, 2]; of all teams, or `where` [B] says so."""
+        which = np.arange(self.count) if where is None else np.flatnonzero(where)
+        self._begin(which, seeds)
+        self.seen = self.slots.observation(self.rows)
+        return self.seen
+
+    def step(self, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray, where: Any = None) -> StepResult:
+        """One step of all teams, or of those in `where` [B]; the others' part of the result is old.
+
+        action: [B, N] or [B, N, A]. draws: [B, 2] chance of the step. seeds: [B, 2] episodes that begin where one ends.
+        """
+        which = np.arange(self.count) if where is None else np.flatnonzero(where)
+        slots, rows = self.slots, self.rows[which]
+        slots.action[rows], slots.draw[rows], slots.seed[rows] = action[which], draws[which], seeds[which]
+        failed = self._do(STEP, which)
+        self._remember(np.setdiff1d(which, list(failed)))
+        self._cut(failed, seeds)
+        block = slice(self.rows[0], self.rows[-1] + 1)
+        self.seen = slots.observation(block)
+        final = slots.observation(block, final=True)
+        flags = (getattr(slots, name)[block].copy() for name in ("reward", "terminated", "truncated", "done"))
+        return StepResult((), self.seen, final, *flags)
+
+    def _remember(self, which: np.ndarray) -> None:
+        slots, rows = self.slots, self.rows[which]
+        at, done = slots.length[rows], slots.done[rows]
+        if self.form.history:
+            slots.actions[rows, at], slots.draws[rows, at] = slots.action[rows], slots.draw[rows]
+        slots.length[rows] = np.where(done, 0, at + 1)
+        slots.episode[rows[done]] = slots.seed[rows[done]]
+        self._strikes[which[done]] = 0
+
+    def _begin(self, which: np.ndarray, seeds: np.ndarray) -> None:
+        slots, rows = self.slots, self.rows[which]
+        slots.seed[rows] = slots.episode[rows] = seeds[which]
+        slots.length[rows] = 0
+        for i, why in self._do(RESET, which).items():
+            raise self._fault(i, why)
+
+    def _do(self, command: int, which: np.ndarray) -> dict[int, str]:
+        """Carry out a command, with recoveries. Returns what cannot be done: team -> why."""
+        pending, failed, given_up = [int(i) for i in which], dict[int, str](), dict[int, str]()
+        raised: dict[int, str] = {}
+        for _ in range(ATTEMPTS):
+            if command == STEP:
+                given_up |= self._recover(pending)
+                pending = [i for i in pending if i not in given_up]
+            rows = [int(self.rows[i]) for i in pending]
+            self.slots.command[rows] = command
+            found = self.executor.run(rows)
+            if command == RESET:
+                self.executor.lost -= set(rows) - found.keys()
+            failed = {row - int(self.rows[0]): why for row, why in found.items()}
+            raised |= {i: why for i, why in failed.items() if not why.startswith(DIED)}
+            pending = list(failed)
+            if not pending:
+                break
+        for i in failed.keys() | (raised.keys() & given_up.keys()):
+            self._strikes[i] += 1
+            if self._strikes[i] >= STRIKES:
+                raise self._fault(i, raised.get(i) or failed[i])
+        return given_up | failed
+
+    def _recover(self, pending: list[int]) -> dict[int, str]:
+        """Bring lost teams back to where they stood. Returns those that did not come out as they were."""
+        lost = [i for i in pending if int(self.rows[i]) in self.executor.lost]
+        if not lost:
+            return {}
+        rows = [int(self.rows[i]) for i in lost]
+        found = dict.fromkeys(rows, "Its episode is too long to be played again.")
+        if self.form.history:
+            for _ in range(ATTEMPTS):
+                self.slots.command[rows] = REPLAY
+                found = self.executor.run(rows)
+                if not found:
+                    break
+        for i, row in zip(lost, rows, strict=True):
+            if row not in found and not self._same(i, self.seen):
+                found[row] = "Its episode came out differently when it was played again."
+        self.executor.lost -= set(rows)
+        return {row - int(self.rows[0]): why for row, why in found.items()}
+
+    def _same(self, i: int, seen: Observation) -> bool:
+        row = self.rows[i]
+        return all(np.array_equal(getattr(self.slots, name)[row], getattr(seen, name)[i]) for name in self.slots.fields)
+
+    def _cut(self, failed: dict[int, str], seeds: np.ndarray) -> None:
+        """Close the episodes that cannot go on, on what was last seen, and begin others."""
+        self.was_cut = np.isin(np.arange(self.count), list(failed))
+        if not failed:
+            return
+        which = np.flatnonzero(self.was_cut)
+        slots, rows = self.slots, self.rows[which]
+        self.cuts += len(which)
+        for name in slots.fields:
+            getattr(slots, f"final_{name}")[rows] = getattr(self.seen, name)[which]
+        slots.reward[rows], slots.terminated[rows], slots.done[rows] = 0.0, False, True
+        slots.truncated[rows] = True if self.seen.alive is None else self.seen.alive[which]
+        self._begin(which, seeds)
+
+    def _fault(self, i: int, why: str) -> HostFault:
+        return HostFault(f"{self.spec.name}: environment {i} fails again and again: {why.rstrip()}")
+
+    # Between runs
+
+    def state(self) -> PyTree:
+        """The running episodes, as arrays for a checkpoint: which they are, and their actions so far."""
+        return {name: getattr(self.slots, name)[self.rows].copy() for name in RUNNING}
+
+    def stands_at(self, state: PyTree, lengths: np.ndarray) -> bool:
+        """Whether the teams are where `state` was taken."""
+        slots, rows = self.slots, self.rows
+        return np.array_equal(slots.episode[rows], state["episode"]) and np.array_equal(slots.length[rows], lengths)
+
+    def restore(self, state: PyTree, lengths: np.ndarray, seen: Observation, seeds: np.ndarray) -> np.ndarray:
+        """Go to where `state` was taken. Teams that cannot begin the episodes `seeds` instead; returns which, [B]."""
+        slots, rows = self.slots, self.rows
+        for name in RUNNING:
+            getattr(slots, name)[rows] = state[name]
+        slots.length[rows] = lengths
+        self.seen = jax.tree.map(np.asarray, seen)
+        self.executor.lost |= {int(row) for row in rows}
+        failed = self._recover(list(range(self.count)))
+        fresh = np.isin(np.arange(self.count), list(failed))
+        self._begin(np.flatnonzero(fresh), seeds)
+        self.seen = slots.observation(rows)
+        return fresh
+
+
+def blank_state(form: Form, count: int) -> PyTree:
+    """What `HostBatch.state` looks like, without a batch."""
+    shapes = form.slots()
+    return {name: np.zeros((count, *shapes[name][0]), shapes[name][1]) for name in RUNNING}

@@ -1,0 +1,256 @@
+"""Who steps host environments: this process for cheap ones, worker processes with shared memory for dear ones.
+
+Both do what the commands in `Slots` say and return the rows that failed. Between processes travels one byte to begin
+and one message when done, empty unless something failed; everything else is in the shared arrays, so nothing is
+pickled while stepping. A worker that died or fell silent is replaced; the teams it held are `lost`, and whoever
+drives them plays their episodes again (`batch.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+
+from flockrl.envs.host import Form, Host, HostEnv, Slots, discard, random_action, serve
+from flockrl.errors import UsageError
+
+TIMEOUT = 60.0
+"""Seconds without an answer after which a worker is taken for hung."""
+DIED = "Its worker process died"
+CHEAP = 5e-4
+"""Seconds for one step of all environments below which handing them to processes does not pay."""
+MEASURED = 0.25
+"""Seconds that the measurement takes at most."""
+
+
+class Local:
+    """Steps teams in this process. A team that raises is thrown away and built anew."""
+
+    def __init__(self, host: Host, count: int):
+        self.slots, self.lost, self.restarts = Slots(host.form, count), set[int](), 0
+        self._build, self._teams = host.build, dict[int, HostEnv]()
+
+    def run(self, rows: Sequence[int]) -> dict[int, str]:
+        """Do the rows' commands. Returns row -> what went wrong."""
+        failures = serve(self.slots, self._teams, self._build, rows)
+        self.lost |= failures.keys()
+        self.restarts += len(failures)
+        return failures
+
+    def close(self) -> None:
+        for team in self._teams.values():
+            discard(team)
+        self._teams.clear()
+
+
+class Workers:
+    """Steps teams in processes. `owner[row]` is the worker of a row; several rows share one."""
+
+    def __init__(self, host: Host, owner: Sequence[int], timeout: float = TIMEOUT):
+        self._context = _context()
+        self._form, self._timeout = host.form, timeout
+        self._packed = pack(host.build)
+        self._memory = self._context.RawArray(ctypes.c_uint8, Slots.size(host.form, len(owner)))
+        self.slots, self.lost, self.restarts = Slots(host.form, len(owner), self._memory), set[int](), 0
+        self.owner = np.asarray(owner)
+        self._workers = [self._start(i) for i in range(max(owner) + 1)]
+
+    def _start(self, worker: int) -> tuple[Any, Any]:
+        ours, theirs = self._context.Pipe()
+        rows = [int(row) for row in np.flatnonzero(self.owner == worker)]
+        args = (theirs, self._memory, self._form, len(self.owner), rows, self._packed)
+        process = self._context.Process(target=_work, args=args, daemon=True, name=f"flockrl-worker-{worker}")
+        with _without_main():
+            process.start()
+        theirs.close()
+        return process, ours
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process, _ in self._workers]
+
+    def run(self, rows: Sequence[int]) -> dict[int, str]:
+        """Do the rows' commands. Returns row -> what went wrong."""
+        asked = sorted({int(self.owner[row]) for row in rows})
+        failures: dict[int, str] = {}
+        waiting: dict[Any, int] = {}
+        for worker in asked:
+            pipe = self._workers[worker][1]
+            try:
+                pipe.send_bytes(b"\1")
+                waiting[pipe] = worker
+            except OSError:
+                failures |= self._replace(worker, rows)
+        deadline = time.monotonic() + self._timeout
+        while waiting:
+            ready = connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                for worker in list(waiting.values()):
+                    failures |= self._replace(worker, rows, f"Its worker did not answer within {self._timeout:g} s.")
+                break
+            for pipe in ready:
+                failures |= self._answer(pipe, waiting.pop(pipe), rows)
+        return failures
+
+    def _answer(self, pipe: Any, worker: int, rows: Sequence[int]) -> dict[int, str]:
+        try:
+            message = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return self._replace(worker, rows)
+        failures = {int(row): text for row, text in json.loads(message).items()} if message else {}
+        self.lost |= failures.keys()
+        self.restarts += len(failures)
+        return failures
+
+    def _replace(self, worker: int, rows: Sequence[int], why: str = "") -> dict[int, str]:
+        """Put a new process in the place of one that is gone or hangs. All its teams are lost."""
+        process, pipe = self._workers[worker]
+        pipe.close()
+        process.kill()
+        process.join()
+        self._workers[worker] = self._start(worker)
+        self.restarts += 1
+        self.lost |= {int(row) for row in np.flatnonzero(self.owner == worker)}
+        why = why or f"{DIED} (exit code {process.exitcode})."
+        return {row: why for row in rows if self.owner[row] == worker}
+
+    def close(self) -> None:
+        for process, pipe in self._workers:
+            pipe.close()  # a worker ends when nobody can talk to it any more
+            process.join(2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+Executor = Local | Workers
+
+
+def _work(pipe: Any, memory: Any, form: Form, count: int, rows: list[int], packed: bytes) -> None:
+    """A worker's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the pipe
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    slots, teams, build = Slots(form, count, memory), dict[int, HostEnv](), pickle.loads(packed)
+    with contextlib.suppress(EOFError, OSError):
+        while pipe.recv_bytes():
+            failures = serve(slots, teams, build, rows)
+            pipe.send_bytes(json.dumps(failures).encode() if failures else b"")
+    for team in teams.values():
+        discard(team)
+
+
+def _context() -> Any:
+    """Processes that are forked from a server that has imported what they need and started no threads."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        from multiprocessing import forkserver
+
+        context.set_forkserver_preload([__name__])
+        with _single_threaded():
+            forkserver.ensure_running()
+    return context
+
+
+@contextlib.contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Workers share the cores among themselves, so none of them should use several."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """A new process would import the user's script; without it a script needs no `if __name__ == "__main__"`."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def pack(build: Callable[[bool], HostEnv]) -> bytes:
+    """The builder as bytes, once at the start. What a script defined travels by value where cloudpickle is there."""
+    by_value = importlib.util.find_spec("cloudpickle")
+    try:
+        return (importlib.import_module("cloudpickle") if by_value else pickle).dumps(build)
+    except Exception as error:
+        raise UsageError(
+            f"The environment cannot go to worker processes ({error}): pass a function that builds it, or workers=0."
+        ) from error
+
+
+def measure(host: Host, seconds: float = MEASURED) -> float:
+    """Seconds that one step of one team takes, resets included, with random actions."""
+    team, rng = host.first, np.random.default_rng(0)
+    seen = team.reset(0)
+    steps, began = 0, time.perf_counter()
+    while steps < 3 or (steps < 1000 and time.perf_counter() - began < seconds):
+        seen, _, terminated, truncated = team.step(random_action(host.form, seen, rng), steps)
+        steps += 1
+        over = np.asarray(terminated) | np.asarray(truncated)
+        if (over | ~np.asarray(seen.alive) if seen.alive is not None else over).all():
+            seen = team.reset(steps)
+    return (time.perf_counter() - began) / steps
+
+
+def choose(host: Host, envs: int) -> tuple[int, str]:
+    """How many workers, and why: none when stepping all environments is quick, else one per core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    step = measure(host)
+    shown = f"a step takes {1e3 * step:.2g} ms" if step >= 1e-4 else f"a step takes {1e6 * step:.2g} µs"
+    if cores == 1 or envs == 1 or step * envs < CHEAP:
+        return 0, f"stepped in this process ({shown})"
+    count = min(cores, envs)
+    return count, f"stepped by {count} workers ({shown})"
+
+
+def open_executor(
+    host: Host, batches: Sequence[int], workers: int | None, timeout: float | None = None
+) -> tuple[Executor, str]:
+    """Whoever steps batches of so many teams, and a line about it. `workers` None lets a measurement choose.
+
+    The rows of every batch are spread over all workers.
+    """
+    note = ""
+    if workers is None:
+        workers, note = choose(host, max(batches))
+        if workers and not _travels(host):
+            workers, note = 0, "stepped in this process (the environment cannot be sent to others)"
+    if not workers:
+        return Local(host, sum(batches)), note or "stepped in this process"
+    workers = min(workers, max(batches))
+    owner = [i * workers // count for count in batches for i in range(count)]
+    note = note or f"stepped by {workers} worker{'s' * (workers > 1)}"
+    return Workers(host, owner, TIMEOUT if timeout is None else timeout), note
+
+
+def _travels(host: Host) -> bool:
+    try:
+        return bool(pack(host.build))
+    except UsageError:
+        return False

@@ -1,0 +1,209 @@
+"""Host environments: the same numbers as the compiled path, with workers or without, through crashes and resumes."""
+
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from conftest import TINY
+from host_envs import Counter, complain, die, disguised, hang, once, raises_at_five
+
+import flockrl
+from flockrl.config import RunConfig, TrainOptions
+from flockrl.envs import make
+from flockrl.envs.batch import HostBatch, HostFault
+from flockrl.envs.host import Host
+from flockrl.envs.workers import Local, Workers
+from flockrl.presets import make_config
+from flockrl.program import make_program
+from flockrl.rollout import host_rollout, scan_rollout
+from flockrl.train import Interrupted
+
+SMALL = {"rollout_steps": 30, "epochs": 2, "minibatches": 2, "hidden": (8,)}
+
+
+def programs(name, algorithm="mappo", **settings):
+    """The compiled program and the one on the host for one environment."""
+    sizes = {"envs": 4, "steps": 10**6, "eval_episodes": 4}
+    config = make_config(algorithm, settings)
+    compiled = RunConfig(algorithm, name, TrainOptions(**sizes), config)
+    hosted = RunConfig(algorithm, name, TrainOptions(**sizes, workers=0), config)
+    return make_program(compiled, make(name)), make_program(hosted, disguised(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mpe/simple_spread", SMALL),
+        ("mpe/simple_spread", {**SMALL, "memory": "gru", "memory_size": 8}),
+        ("probe/death", SMALL),
+        ("probe/masks", SMALL),
+        ("probe/state", SMALL),
+    ],
+    ids=["spread", "spread-gru", "death", "masks", "state"],
+)
+def test_host_rollouts_equal_compiled_ones(name, settings):
+    compiled, hosted = programs(name, **settings)
+    key = jax.random.key(3)
+    a, b = compiled.start_state(5), hosted.start_state(5)
+    jax.tree.map(np.testing.assert_array_equal, a.learner, b.learner)
+    params = compiled.algorithm.params(a.learner)
+    rollout = jax.jit(lambda p, actors, k: scan_rollout(compiled.algorithm, p, compiled.env, actors, k))
+    env = hosted.batch(5)
+    actors, theirs = a.actors, b.actors
+    for k in jax.random.split(key, 2):
+        actors, one, ended = rollout(params, actors, k)
+        theirs, two, finished = host_rollout(hosted.actor, params, env, theirs, k)
+        assert jax.tree.structure(one) == jax.tree.structure(two)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), one, two)
+        np.testing.assert_array_equal(one.action, two.action)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), ended, finished)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), actors[1:], theirs[1:])
+
+
+def test_host_training_equals_compiled_training():
+    compiled, hosted = programs("mpe/simple_spread", **SMALL)
+    states = [program.start_state(1) for program in (compiled, hosted)]
+    for program in (compiled, hosted):
+        program.compile(1)
+    (a, ended, one), (b, finished, two) = (p.run(s, 1, 2) for p, s in zip((compiled, hosted), states, strict=True))
+    for name, value in one.items():
+        np.testing.assert_allclose(value, two[name], rtol=2e-3, atol=1e-4, err_msg=name)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), ended, finished)
+    scores = [program.evaluate(state, 1, 240) for program, state in ((compiled, a), (hosted, b))]
+    np.testing.assert_allclose(scores[0][0], scores[1][0], rtol=1e-3)
+    np.testing.assert_array_equal(scores[0][1], scores[1][1])
+
+
+# --- executors
+
+
+def play(executor, steps, envs=4, seed=0):
+    """Random actions; everything that the batch showed."""
+    batch, rng = HostBatch(executor, 0, envs), np.random.default_rng(seed)
+
+    def draw():
+        return rng.integers(0, 2**32, (envs, 2), np.uint32)
+
+    shown = [batch.reset(draw())]
+    for _ in range(steps):
+        shown.append(batch.step(rng.integers(0, 3, (envs, 2)).astype(np.int32), draw(), draw())[1:])
+    executor.close()
+    return shown, batch
+
+
+def same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_workers_equal_no_workers():
+    host = Host(lambda draw: Counter())
+    plain, _ = play(Local(host, 4), 60)
+    same(plain, play(Workers(host, [0, 0, 1, 1]), 60)[0])
+    assert sum(int(now[-1].sum()) for now in plain[1:]) > 10  # episodes ended
+
+
+@pytest.mark.parametrize("what", [complain, die, hang])
+def test_a_fault_leaves_no_trace_when_the_episode_can_be_played_again(tmp_path, what):
+    plain, _ = play(Local(Host(lambda draw: Counter()), 4), 40)
+    path = str(tmp_path / "happened")
+    host = Host(lambda draw: Counter(once(path, what)))
+    executor = Local(host, 4) if what is complain else Workers(host, [0, 0, 1, 1], timeout=3.0)
+    faulty, batch = play(executor, 40)
+    same(plain, faulty)
+    assert executor.restarts == 1
+    assert batch.cuts == 0
+
+
+def not_repeatable(env):
+    env.total += np.random.default_rng().random()  # nobody's seed
+
+
+def test_an_episode_that_cannot_be_played_again_is_cut(tmp_path):
+    trouble = once(str(tmp_path / "happened"), complain)
+    host = Host(lambda draw: Counter(lambda env: (not_repeatable(env), trouble(env))))
+    shown, batch = play(Local(host, 4), 20)
+    assert batch.cuts == 1
+    cut = [(t, i) for t, now in enumerate(shown[1:]) for i in range(4) if now[4][i].any()]
+    ((t, i),) = cut  # the only truncation
+    observation, final, reward, terminated, _, done = shown[t + 1]
+    before = shown[t][0] if t else shown[0]
+    np.testing.assert_array_equal(final.obs[i], before.obs[i])
+    assert done[i]
+    assert not terminated[i].any()
+    assert reward[i].sum() == 0
+    assert observation.obs[i, 0, 0] == 0  # a new episode
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_an_environment_that_fails_again_and_again_stops_with_its_traceback(workers):
+    host = Host(lambda draw: Counter(raises_at_five))
+    with pytest.raises(HostFault, match=r"counter: environment \d fails again and again:(.|\n)*five is too many"):
+        play(Workers(host, [0, 0, 1, 1]) if workers else Local(host, 4), 100)
+
+
+def test_max_steps_truncates():
+    class Endless(Counter):
+        def reset(self, seed):
+            super().reset(seed)
+            self.end = 10**6
+            return self.look()
+
+    shown, _ = play(Local(Host(lambda draw: Endless()), 4), 13)
+    assert shown[12][-1].all()
+    assert shown[12][4].all()
+    assert not shown[11][-1].any()
+
+
+# --- whole runs
+
+
+def rows(run):
+    skip = ("seconds", "steps_per_second", "restarts")
+    return [{k: v for k, v in row.items() if k not in skip} for row in run.metrics()]
+
+
+def counter_run(tmp_path, name, **settings):
+    return flockrl.train("ippo", Host(lambda draw: Counter()), out=tmp_path / name, **{**TINY, **settings})
+
+
+def test_training_with_workers_equals_training_without(tmp_path):
+    one = counter_run(tmp_path, "one", workers=0, steps=512)
+    two = counter_run(tmp_path, "two", workers=2, steps=512)
+    assert rows(one) == rows(two)
+    assert one.evaluate(20).mean == two.evaluate(20).mean
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
+    class Stop(flockrl.Callback):
+        """Presses Ctrl-C once."""
+
+        def on_iteration(self, moment):
+            if moment.step == 384 and moment.seed == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    host = Host(lambda draw: Counter())
+    whole = counter_run(tmp_path, "whole", workers=0, seeds=2)
+    with pytest.raises(Interrupted):
+        flockrl.train("ippo", host, out=tmp_path / "cut", callbacks=[Stop()], workers=0, seeds=2, **TINY)
+    parts = flockrl.resume(tmp_path / "cut", host)
+    for a, b in zip(whole, parts, strict=True):
+        assert rows(a) == rows(b)
+
+
+def test_training_stops_with_the_last_checkpoint(tmp_path):
+    calls = {"count": 0}
+
+    def trouble(env):
+        calls["count"] += 1
+        if calls["count"] > 8 * 16 * 6:
+            raise ValueError("worn out")
+
+    with pytest.raises(flockrl.UsageError, match=r"last good checkpoint is .*checkpoints.*(.|\n)*worn out"):
+        flockrl.train("ippo", Host(lambda draw: Counter(trouble)), out=tmp_path / "run", workers=0, **TINY)
+
+
+def test_workers_are_refused_for_compiled_environments():
+    with pytest.raises(flockrl.UsageError, match="workers is for environments that run on the host"):
+        flockrl.train("ippo", "probe/action", workers=2, **TINY)
