@@ -93,6 +93,8 @@ class EvalFlags:
     """Seed of the episodes."""
     explore: bool = False
     """Sample actions instead of taking the most likely ones."""
+    env: str | None = None
+    """Play in this environment instead, which must have the same agents and spaces."""
     gif: Path | None = None
     """Write an animation of one episode to this file."""
 
@@ -134,6 +136,8 @@ def _flags(cls: Any) -> list[str]:
 
 
 def _list(words: list[str]) -> int:
+    from flockrl.envs.adapt import ABOUT
+    from flockrl.envs.adapt import SUITES as OUTSIDE
     from flockrl.envs.base import SUITES, environments
     from flockrl.presets import PRESETS
 
@@ -152,6 +156,8 @@ def _list(words: list[str]) -> int:
         for suite in SUITES:
             for name, builder in environments(suite).items():
                 print(f"{suite + '/' + name:32}{_settings(builder)}")
+        for suite, form in OUTSIDE.items():
+            print(f"{suite + '/' + form:32}{ABOUT[suite]}")
     return 0
 
 
@@ -221,9 +227,11 @@ def _eval(words: list[str]) -> int:
     from flockrl.animate import write_gif
     from flockrl.run import Run, find_runs
 
+    if given.gif is not None and given.env is not None:
+        raise UsageError("An animation shows the run's own environment: leave out --env or --gif.")
     runs = [Run(path) for path in find_runs(given.run)]
     for run in runs:
-        result = run.evaluate(given.episodes, given.seed, given.explore)
+        result = run.evaluate(given.episodes, given.seed, given.explore, given.env)
         agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
         how = "sampled" if given.explore else "greedy"
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")

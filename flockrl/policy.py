@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.envs.base import clip_action
+from flockrl.envs.spaces import plain_codec
 from flockrl.errors import UsageError
 from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
 
@@ -20,8 +21,8 @@ class Policy:
     The team's memory, where it has one, is kept between calls: call `reset` when an episode begins.
     """
 
-    def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0):
-        self.spec = spec
+    def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0, codec: Any = None):
+        self.spec, self._codec = spec, codec
         self._algorithm, self._params = algorithm, params
         self._act = jax.jit(self._pure_act, static_argnames="explore")
         self._key = jax.random.key(seed)
@@ -41,14 +42,22 @@ class Policy:
         self._memory = jax.tree.map(lambda h: h * keep.reshape(-1, *(1,) * (h.ndim - 1)), self._memory)
 
     def act(
-        self, obs: np.ndarray | Sequence[Any], avail: np.ndarray | None = None, explore: bool = False
-    ) -> np.ndarray:
+        self,
+        obs: np.ndarray | Sequence[Any] | Mapping[str, Any],
+        avail: np.ndarray | Mapping[str, Any] | None = None,
+        explore: bool = False,
+    ) -> Any:
         """Actions of the team: [N] int or [N, A] float, with a batch axis in front when `obs` has one.
+
+        A dict of observations by agent, as PettingZoo gives it, returns one of these agents' actions, as
+        PettingZoo takes it. Masks are read from the observations or from `avail`: infos, or masks by agent.
 
         obs: [N, O] or [B, N, O], or a sequence of N arrays [O_i] (or [B, O_i]) of unlike sizes.
         avail: [N, A] or [B, N, A] bool, the legal actions, where the environment has such.
         explore: sample from the policy instead of taking its most likely action.
         """
+        if isinstance(obs, Mapping):
+            return self._act_by_name(obs, avail, explore)
         array = self._pad(obs)
         single = array.ndim == 2
         expected = (self.spec.num_agents, self.spec.obs_size)
@@ -68,7 +77,19 @@ class Policy:
         action, self._memory = self._act(self._params, seen, self._memory, key, explore=explore)
         return np.asarray(action[0] if single else action)
 
+    def _act_by_name(self, obs: Mapping[str, Any], avail: Any, explore: bool) -> dict[str, Any]:
+        codec = self._codec or plain_codec(self.spec)
+        named = {str(agent): value for agent, value in obs.items()}
+        infos = {
+            str(agent): value if isinstance(value, Mapping) else {"action_mask": value}
+            for agent, value in (avail or {}).items()
+        }
+        masks = codec.avail(named, infos) if self.spec.discrete else None
+        actions = codec.act(self.act(codec.obs(named), masks, explore), list(named))
+        return {agent: actions[str(agent)] for agent in obs}
+
     def _pad(self, obs: np.ndarray | Sequence[Any]) -> np.ndarray:
+        assert not isinstance(obs, Mapping)
         if isinstance(obs, np.ndarray | jax.Array):
             return np.asarray(obs, np.float32)
         rows = [np.asarray(row, np.float32) for row in obs]

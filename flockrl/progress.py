@@ -39,12 +39,15 @@ class Progress(Callback):
         where = moment.path if self.seeds == 1 else moment.path.parent
         spec, note = self.program.env.spec, self.program.algorithm.note
         note = f"{note}{' each' * (self.seeds > 1)}; " if note else ""
+        how = f" {self.program.note}" if self.program.note else ""
         self.console.print(
             f"[bold]{self.run.algorithm}[/] on [bold]{self.run.env}[/]: {spec.num_agents} agent"
-            f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{seeds}; {note}"
+            f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{how}{seeds}; {note}"
             f"compiled in {self.program.compile_seconds:.1f} s; writing to [bold]{where}[/]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
+        if self.program.fresh:
+            self.console.print(f"{self.program.fresh} episodes could not be continued where they stood and begin anew.")
         self.task = self.bar.add_task("", total=moment.steps, completed=moment.step, speed="-", score="-", test="-")
         if self.console.is_terminal:
             self.bar.start()

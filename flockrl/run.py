@@ -14,6 +14,7 @@ import jax
 from flockrl.checkpoint import Checkpoints
 from flockrl.config import RunConfig
 from flockrl.envs.base import Env, make
+from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.evaluate import make_player, record_episode, summarize
 from flockrl.policy import Policy
@@ -74,16 +75,33 @@ class Run:
             checkpoints.close()
         return self.program.algorithm.params(state.learner)
 
-    def evaluate(self, episodes: int = 100, seed: int = 0, explore: bool = False) -> EvalResult:
-        """Play whole episodes with the newest parameters, greedily unless `explore`."""
+    def evaluate(self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None) -> EvalResult:
+        """Play whole episodes with the newest parameters, greedily unless `explore`.
+
+        env: another environment with the same agents and spaces, such as the original of a compiled one.
+        """
         if episodes < 1:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
-        play = make_player(self.program.algorithm, self.env, episodes, explore, self.config.options.workers)
+        place = self.env if env is None else self._other(env)
+        play = make_player(self.program.algorithm, place, episodes, explore, self.config.options.workers)
         return summarize(*play(self.params(), jax.random.key(seed)))
+
+    def _other(self, name: Any) -> Any:
+        """Another environment that this team can play in."""
+        other = make(name)
+        mine, theirs = self.env.spec, other.spec
+        for what in ("agents", "observations", "actions"):
+            a, b = ([_size(x) for x in getattr(spec, what)] for spec in (mine, theirs))
+            if a != b:
+                raise UsageError(
+                    f"The team of {self.path} cannot play {theirs.name}: its {what} are {a}, and there they are {b}."
+                )
+        return other
 
     def policy(self, seed: int = 0) -> Policy:
         """The trained team, to act anywhere."""
-        return Policy(self.program.algorithm, self.params(), self.env.spec, seed)
+        codec = self.env.codec if isinstance(self.env, Host) else None
+        return Policy(self.program.algorithm, self.params(), self.env.spec, seed, codec)
 
     def episode(self, seed: int = 0) -> list[PyTree]:
         """The environment's states over one greedy episode, for drawing."""
@@ -91,6 +109,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"
+
+
+def _size(x: Any) -> Any:
+    """What has to agree between two environments: names, kinds and sizes."""
+    return x if isinstance(x, str) else f"{type(x).__name__}({x.size})"
 
 
 class Log:

@@ -45,16 +45,25 @@ class Env(Protocol):
     def step(self, key: Array, state: PyTree, action: Array) -> tuple[PyTree, Observation, Array, Array, Array]: ...
 
 
-def make(name: str | Env, **settings: Any) -> Env:
-    """Build an environment from `SUITE/NAME[:setting=value,...]`. An environment object passes through."""
+def make(name: Any, **settings: Any) -> Any:
+    """Build an environment, compiled (`Env`) or on the host (`host.Host`).
+
+    name: `SUITE/NAME[:setting=value,...]`, or an object: an environment of flockrl, PettingZoo or Gymnasium, its
+    class, or a function that builds one.
+    """
+    from flockrl.envs import adapt
+
     if not isinstance(name, str):
         if settings:
             raise UsageError(f"Settings ({', '.join(settings)}) go with an environment's name, not with a built one.")
-        return name
+        return adapt.make_object(name)
     path, _, text = name.partition(":")
     suite, slash, short = path.partition("/")
+    if slash and suite in adapt.SUITES:
+        return adapt.make_outside(suite, name.partition("/")[2], settings)
     if not slash or suite not in SUITES:
         known = [f"{s}/{n}" for s in SUITES for n in environments(s)]
+        known += [f"{suite}/{form}" for suite, form in adapt.SUITES.items()]
         raise UsageError(f"There is no environment {path!r}.{nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:

@@ -207,15 +207,17 @@ def pack(build: Callable[[bool], HostEnv]) -> bytes:
 def measure(host: Host, seconds: float = MEASURED) -> float:
     """Seconds that one step of one team takes, resets included, with random actions."""
     team, rng = host.first, np.random.default_rng(0)
-    seen = team.reset(0)
-    steps, began = 0, time.perf_counter()
-    while steps < 3 or (steps < 1000 and time.perf_counter() - began < seconds):
-        seen, _, terminated, truncated = team.step(random_action(host.form, seen, rng), steps)
+    seen, steps, spent = team.reset(0), 0, 0.0
+    while steps < 3 or (steps < 1000 and spent < seconds):
+        action = random_action(host.form, seen, rng)
+        began = time.perf_counter()
+        seen, _, terminated, truncated = team.step(action, steps)
         steps += 1
         over = np.asarray(terminated) | np.asarray(truncated)
         if (over | ~np.asarray(seen.alive) if seen.alive is not None else over).all():
             seen = team.reset(steps)
-    return (time.perf_counter() - began) / steps
+        spent += time.perf_counter() - began
+    return spent / steps
 
 
 def choose(host: Host, envs: int) -> tuple[int, str]:

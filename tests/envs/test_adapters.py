@@ -1,0 +1,415 @@
+"""Outside environments: spaces, lives, masks, turns, names, and what is said when something is wrong."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from zoo import Listed, Mixed
+
+import flockrl
+from flockrl.envs import check, make
+from flockrl.envs.host import Host, random_action
+from flockrl.envs.jaxmarl import JaxMARL
+from flockrl.envs.spaces import Codec, action_code, layout
+from flockrl.types import Box, Discrete
+
+
+def written(space, value):
+    part = layout(space, "it")
+    row = np.full(part.size, 7, np.float32)
+    part.write(value, row)
+    assert len(part.low) == len(part.high) == part.size
+    return row.tolist()
+
+
+def test_the_layout_of_observations():
+    assert written(spaces.Box(0, 9, (2, 2)), [[1, 2], [3, 4]]) == [1, 2, 3, 4]
+    assert written(spaces.Discrete(3, start=5), 6) == [0, 1, 0]
+    assert written(spaces.MultiDiscrete([2, 3]), [1, 2]) == [0, 1, 0, 0, 1]
+    assert written(spaces.MultiBinary((2, 2)), [[0, 1], [1, 1]]) == [0, 1, 1, 1]
+    both = {"z": spaces.Discrete(2), "a": spaces.Tuple((spaces.Box(0, 1, ()), spaces.Discrete(2)))}
+    assert written(spaces.Dict(both), {"z": 0, "a": (0.5, 1)}) == [0.5, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        (spaces.Box(0, 1, (2,)), [1, 2, 3], r"it has shape \[3\], but its space says \[2\]"),
+        (spaces.Discrete(2), 2, "it is 2, but its space says 0 to 1"),
+        (spaces.Dict({"x": spaces.Box(0, 1, (2,))}), {"x": [1]}, r"it\['x'\] has shape \[1\]"),
+    ],
+)
+def test_observations_outside_their_space_are_named(space, value, words):
+    with pytest.raises(flockrl.UsageError, match=words):
+        written(space, value)
+
+
+def test_actions_mean_what_the_environment_says():
+    code = action_code(spaces.Discrete(3, start=-1), "it")
+    assert (code.space, code.decode(0), code.decode(2)) == (Discrete(3), -1, 1)
+    code = action_code(spaces.MultiDiscrete([2, 3]), "it")
+    assert code.space == Discrete(6)
+    assert [code.decode(i).tolist() for i in range(6)] == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert action_code(spaces.MultiBinary(2), "it").decode(2).tolist() == [1, 0]
+    code = action_code(spaces.Box(-2, 2, (2, 1)), "it")
+    assert code.space == Box((2,), -2.0, 2.0)
+    assert code.decode(np.array([1, 2, 0], np.float32)).tolist() == [[1], [2]]
+    with pytest.raises(flockrl.UsageError, match="it has 1024 combinations, and at most 256 work"):
+        action_code(spaces.MultiBinary(10), "it")
+    with pytest.raises(flockrl.UsageError, match="it is a Text space"):
+        action_code(spaces.Text(3), "it")
+
+
+# --- parallel environments
+
+
+def test_agents_that_die_and_appear_and_differ():
+    host = make(Mixed)
+    spec = host.spec
+    assert spec.agents == ("scout_0", "scout_1", "heavy")
+    assert [space.size for space in spec.observations] == [7, 7, 9]
+    assert spec.actions == (Discrete(4), Discrete(4), Discrete(6))
+    assert spec.groups == (0, 0, 1)
+    assert (spec.max_steps, spec.state_size) == (6, 2)
+    assert host.form.masked
+    check(host)
+    team = host.build(False)
+    seen = team.reset(0)
+    assert seen.alive.tolist() == [True, False, True]
+    assert seen.obs[0].tolist() == [0, 0, 1, 0, 1, 0, 0, 0, 0]
+    assert not seen.obs[1].any()
+    assert seen.avail.tolist()[0] == [True, False, True, False, False, False]
+    assert seen.avail[2].all()
+    lives, rewards = [], []
+    for t in range(6):
+        seen, reward, terminated, truncated = team.step(np.array([2, 0, 5]), t)
+        lives.append(seen.alive.tolist())
+        rewards.append(reward.tolist())
+        assert terminated.tolist() == [t == 2, False, False]
+        assert seen.state.tolist() == [t + 1, len(team.env.agents)]
+    assert lives == [[True, False, True], [True, True, True], *[[False, True, True]] * 3, [False] * 3]
+    assert rewards[3] == [0, 4, 4]
+    assert truncated.tolist() == [False, True, True]
+    assert team.env.log[0]["scout_0"] == 4
+    assert team.env.log[0]["heavy"].tolist() == [1, 2]
+    assert set(team.env.log[3]) == {"heavy", "scout_1"}
+
+
+def test_such_teams_train(tmp_path):
+    settings = {"steps": 256, "envs": 4, "eval_episodes": 4, "hidden": (8,), "rollout_steps": 16, "workers": 0}
+    run = flockrl.train("mappo", Mixed, out=tmp_path / "run", **settings, minibatches=2)
+    rows = [row for row in run.metrics() if row.get("episodes")]
+    assert all(row["return_per_agent"] == [6.0, 18.0, 21.0] for row in rows)  # 1+2+3, 3+4+5+6, all
+    assert all(row["episode_length"] == 6 for row in rows)
+    assert run.evaluate(5).returns.tolist() == [[6.0, 18.0, 21.0]] * 5
+
+
+def test_dicts_in_and_dicts_out(tmp_path):
+    settings = {"steps": 64, "envs": 4, "eval_episodes": 4, "hidden": (8,), "rollout_steps": 16, "workers": 0}
+    run = flockrl.train("ippo", Mixed(), out=tmp_path / "run", **settings, minibatches=2)
+    with pytest.raises(flockrl.UsageError, match="pass it as env="):
+        flockrl.Run(run.path).policy()
+    env, policy = Mixed(), flockrl.Run(run.path, make(Mixed)).policy()
+    seen, infos = env.reset(seed=1)
+    for _ in range(6):
+        actions = policy.act(seen, infos)
+        assert set(actions) == set(seen)
+        for agent, action in actions.items():
+            assert env.action_space(agent).contains(action), (agent, action)
+            if agent != "heavy":
+                assert infos[agent]["action_mask"][action - 2]
+        seen, _, _, _, infos = env.step({a: act for a, act in actions.items() if a in env.agents})
+        seen = {a: value for a, value in seen.items() if a in env.agents}
+
+
+def test_dicts_for_compiled_environments(tiny_run):
+    policy = tiny_run.policy()
+    obs = np.random.default_rng(0).random((3, 18), np.float32)
+    named = policy.act(dict(zip(tiny_run.env.spec.agents, obs, strict=True)))
+    assert list(named.values()) == policy.act(obs).tolist()
+
+
+class Broken(Mixed):
+    """What users get wrong. `how` is one of the tests' words."""
+
+    def __init__(self, how=""):
+        super().__init__()
+        self.how = how
+
+    def reset(self, seed=None, options=None):
+        seen, infos = super().reset(seed)
+        return seen if self.how == "no infos" else (seen, infos)
+
+    def observe(self, agent):
+        value = super().observe(agent)
+        if self.how == "shape" and agent == "heavy" and self.t == 2:
+            return (*value[:2], np.zeros(3))
+        if self.how == "nan" and agent == "heavy" and self.t:
+            return (*value[:2], np.full((2, 2), np.nan))
+        return value
+
+    def info(self, agent):
+        return {"action_mask": np.ones(9)} if self.how == "mask" and agent == "scout_0" else super().info(agent)
+
+    def step(self, actions):
+        if self.how == "raise":
+            raise KeyError("position")
+        seen, rewards, ended, cut, infos = super().step(actions)
+        if self.how == "missing":
+            del seen["heavy"]
+        if self.how == "reward":
+            rewards["heavy"] = "much"
+        if self.how == "stranger":
+            rewards["ghost"] = 1.0
+        return seen, rewards, ended, cut, infos
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("no infos", r"reset must return \(observations, infos\)"),
+        ("shape", r"agent 'heavy': its observation\[2\] has shape \[3\], but its space says \[2, 2\]"),
+        ("nan", r"agent 'heavy': obs\[5\] after step 1 is nan"),
+        ("mask", r"agent 'scout_0': its action_mask has shape \[9\], but it has 4 actions"),
+        ("missing", "agent 'heavy' is alive, but its observation is missing"),
+        ("reward", "agent 'heavy': its reward is 'much', not a number"),
+        ("stranger", "agent 'ghost' is not among its possible_agents"),
+        ("raise", r"step 1 failed \(test_adapters.py, line \d+\): KeyError: 'position'"),
+    ],
+)
+def test_a_broken_environment_is_told_what_is_wrong(how, words):
+    with pytest.raises(flockrl.UsageError, match=words):
+        check(make(lambda: Broken(how)))
+
+
+# --- turns
+
+
+class Nim:
+    """A turn-based game: take 1 or 2 of five stones; who takes the last one wins."""
+
+    possible_agents = ["p_0", "p_1"]
+    agent_selection = "p_0"
+
+    def observation_space(self, agent):
+        return spaces.Dict({"observation": spaces.Box(0, 5, (1,)), "action_mask": spaces.Box(0, 1, (2,), np.int8)})
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.stones, self.agent_selection = list(self.possible_agents), 5, "p_0"
+        self.rewards, self.infos = dict.fromkeys(self.agents, 0), {a: {} for a in self.agents}
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+
+    def observe(self, agent):
+        mask = np.array([1, self.stones > 1], np.int8) * (agent == self.agent_selection)
+        return {"observation": np.array([self.stones], np.float32), "action_mask": mask}
+
+    def step(self, action):
+        mover = self.agent_selection
+        self.agent_selection = self.possible_agents[1 - self.possible_agents.index(mover)]
+        if self.terminations[mover]:
+            assert action is None
+            self.agents.remove(mover)
+            self.rewards = dict.fromkeys(self.agents, 0)
+            return
+        assert action in (0, 1)
+        self.stones -= action + 1
+        if self.stones == 0:
+            self.rewards = {mover: 1, self.agent_selection: -1}
+            self.terminations = dict.fromkeys(self.agents, True)
+
+    def close(self):
+        pass
+
+
+def test_turns():
+    host = make(Nim)
+    check(host)
+    team = host.build(False)
+    seen = team.reset(0)
+    assert seen.avail.tolist() == [[True, True], [True, False]]  # the one who waits has a single choice
+    moves = [(1, 0), (0, 1), (0, 0)]  # two, two, one: player 0 takes the last
+    for action in moves[:2]:
+        seen, reward, terminated, _ = team.step(np.array(action), 0)
+        assert not reward.any()
+        assert not terminated.any()
+    assert seen.avail.tolist() == [[True, False], [True, False]]  # one stone left
+    seen, reward, terminated, truncated = team.step(np.array(moves[2]), 0)
+    assert reward.tolist() == [1, -1]
+    assert terminated.all()
+    assert not truncated.any()
+    assert seen.obs[:, 0].tolist() == [0, 0]
+    assert not seen.alive.any()
+    assert team.reset(1).alive.all()
+
+
+def test_tictactoe_moves_alternate_and_end():
+    pytest.importorskip("pettingzoo")
+    host = make("pettingzoo/pettingzoo.classic.tictactoe_v3")
+    check(host)
+    team, rng = host.build(False), np.random.default_rng(0)
+    for seed in range(20):
+        seen, mover = team.reset(seed), 0
+        for t in range(9):
+            assert seen.avail[1 - mover].tolist() == [True] + [False] * 8
+            assert seen.avail[mover].sum() == 9 - t
+            seen, reward, terminated, _ = team.step(random_action(host.form, seen, rng), 0)
+            mover = 1 - mover
+            if terminated.all():
+                break
+        assert terminated.all()
+        assert reward.sum() == 0
+
+
+# --- Gymnasium, names, objects
+
+
+def test_lists_of_agents():
+    host = make(Listed())
+    assert host.spec.agents == ("agent_0", "agent_1")
+    assert host.spec.max_steps == 4
+    check(host)
+    team = host.build(False)
+    team.reset(0)
+    _, reward, terminated, _ = team.step(np.array([2, 1]), 0)
+    assert reward.tolist() == [2, 1]
+    assert not terminated
+
+
+def test_gymnasium_by_name():
+    host = make("gymnasium/CartPole-v1")
+    assert (host.spec.num_agents, host.spec.max_steps, host.spec.actions) == (1, 500, (Discrete(2),))
+    check(host)
+    assert make("gymnasium/CartPole-v1:max_steps=20").spec.max_steps == 20
+    assert make("gymnasium/Pendulum-v1:g=5.0").first.env.unwrapped.g == 5.0
+    assert make("gymnasium/Pendulum-v1").spec.actions == (Box((1,), -2.0, 2.0),)
+
+
+def test_python_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_world.py").write_text(
+        "from zoo import Mixed\nfrom flockrl.envs.probes import ENVIRONMENTS\n"
+        "def build(size=3): return Mixed(size)\ncompiled = ENVIRONMENTS['action']\n"
+    )
+    host = make("python/my_world:build,size=4,team_reward=true,max_steps=5")
+    assert isinstance(host, Host)
+    assert host.spec.observations[0].size == 9
+    assert host.spec.max_steps == 5
+    team = host.build(False)
+    team.reset(0)
+    assert team.step(np.zeros(3, int), 0)[1].tolist() == [2, 2, 2]
+    assert make("python/my_world:compiled").spec.name == "probe/action"
+    for name, words in (
+        ("python/my_world:bild", "has no 'bild'"),
+        ("python/no_such_module:x", "no module 'no_such_module'"),
+        ("python/my_world", "Write python/package.module:factory"),
+        ("python/my_world:build,width=3", "cannot be built with these settings"),
+        ("python/my_world:build,max_steps=0", "max_steps must be a whole number of at least 1"),
+        ("gymnasium/CartPol-v1", "no environment gymnasium/CartPol-v1. Did you mean 'CartPole-v1'"),
+        ("pettingzoo/mpe2.simple_spred_v3", "no module 'mpe2.simple_spred_v3'.*Did you mean 'simple_spread_v3'"),
+        ("pettingzo/mpe2.simple_spread_v3", "no environment"),
+    ):
+        with pytest.raises(flockrl.UsageError, match=words):
+            make(name)
+
+
+def test_missing_packages_say_what_to_install(monkeypatch):
+    for suite, package, name in (
+        ("pettingzoo", "pettingzoo", "pettingzoo.classic.tictactoe_v3"),
+        ("pettingzoo", "mpe2", "mpe2.simple_spread_v3"),
+        ("gymnasium", "gymnasium", "CartPole-v1"),
+        ("lbf", "lbforaging", "Foraging-8x8-2p-3f-v3"),
+        ("rware", "rware", "rware-tiny-2ag-v2"),
+        ("jaxmarl", "jaxmarl", "MPE_simple_spread_v3"),
+    ):
+        with monkeypatch.context() as patch:
+            for loaded in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:
+                patch.delitem(sys.modules, loaded)
+            patch.setattr(sys, "meta_path", [Hide(package), *sys.meta_path])
+            with pytest.raises(
+                flockrl.UsageError, match=rf"needs the package {package}: pip install 'flockrl\[{suite}\]'"
+            ):
+                make(f"{suite}/{name}")
+
+
+class Hide:
+    """An import system without one package."""
+
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=self.package)
+        return
+
+
+def test_things_that_are_no_environment():
+    with pytest.raises(flockrl.UsageError, match="a list is no environment"):
+        make([1, 2])
+    with pytest.raises(flockrl.UsageError, match="needs possible_agents"):
+        make(type("Odd", (), {"observation_space": lambda s, a: None, "action_space": None, "possible_agents": []})())
+    with pytest.raises(flockrl.UsageError, match=r"is a Text space, and only Box"):
+        Codec("x", ["a"], {"a": spaces.Text(2)}, {"a": spaces.Discrete(2)})
+
+
+def test_jaxmarl_is_adapted_as_a_compiled_environment():
+    """A stand-in with JaxMARL's interface: two agents, of whom one dies, legal actions, a world state."""
+
+    class Fake:
+        agents = ("a_0", "a_1")
+        max_steps = 5
+
+        def action_space(self, agent):
+            return spaces.Discrete(3)
+
+        def reset(self, key):
+            return self.look(0), {"t": jnp.int32(0)}
+
+        def look(self, t):
+            row = jnp.full((2, 2), t, jnp.float32)
+            return {"a_0": row, "a_1": row[0], "world_state": row[0]}
+
+        def get_avail_actions(self, state):
+            return {"a_0": jnp.array([1, 0, 1]), "a_1": jnp.array([0, 0, 0]) + (state["t"] < 2)}
+
+        def step_env(self, key, state, actions):
+            t = state["t"] + 1
+            rewards = {"a_0": 1.0 * actions["a_0"], "a_1": jnp.float32(0)}
+            dones = {"a_0": t >= 5, "a_1": t >= 2, "__all__": t >= 5}
+            return self.look(t), {"t": t}, rewards, dones, {}
+
+    env = JaxMARL(Fake(), "jaxmarl/fake")
+    assert (env.spec.max_steps, env.spec.state_size, env.spec.obs_size) == (5, 2, 4)
+    check(env)
+    state, seen = env.reset(jax.random.key(0))
+    assert seen.avail.tolist() == [[True, False, True], [True, True, True]]
+    for t in range(1, 6):
+        state, seen, reward, terminated, truncated = env.step(jax.random.key(t), state, jnp.array([2, 0]))
+        assert reward.tolist() == [2, 0]
+        assert terminated.tolist() == [False, 2 <= t < 5]
+        assert truncated.tolist() == [t == 5] * 2
+        assert seen.alive.tolist() == [t < 5, t < 2]
+
+
+def test_the_original_plays_what_was_learned_on_the_compiled_one(tiny_run):
+    pytest.importorskip("mpe2")
+    here, there = tiny_run.evaluate(60), tiny_run.evaluate(60, env="pettingzoo/mpe2.simple_spread_v3")
+    error = np.hypot(here.std, there.std) / 60**0.5
+    assert abs(here.mean - there.mean) < 4 * error
+    assert there.lengths.tolist() == [25] * 60
+    with pytest.raises(flockrl.UsageError, match=r"cannot play pettingzoo/mpe2.simple_tag_v3: its agents are"):
+        tiny_run.evaluate(1, env="pettingzoo/mpe2.simple_tag_v3")
+
+
+def test_importing_flockrl_imports_no_suite():
+    names = ("pettingzoo", "gymnasium", "mpe2", "jaxmarl", "pygame")
+    code = f"import sys, flockrl; print([m for m in {names!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
