@@ -85,7 +85,7 @@ def host_episodes(
             return returns, lengths
         place = mine % episodes
         act_key, draws = _chance(key, t, episodes)
-        action, memory, _ = actor(params, seen, memory, first, np.asarray(act_key))
+        action, memory, _ = actor(params, seen, memory, first, mine < episodes, np.asarray(act_key))
         now = env.step(action, np.asarray(draws)[place], seeds[(mine + env.count) % episodes], going)
         counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
         returns[mine[going]] += np.where(counted, now.reward, 0.0)[going]
@@ -121,7 +121,7 @@ def record_frames(algorithm: Algorithm, env: Host, params: PyTree, key: Array, e
             frames.append(np.asarray(team.render()))
             one = jax.tree.map(lambda x: np.asarray(x)[None], seen)
             act_key, draws = _chance(key, t, 1)
-            action, memory, _ = actor(params, one, memory, first, np.asarray(act_key))
+            action, memory, _ = actor(params, one, memory, first, np.ones(1, bool), np.asarray(act_key))
             seen, _, terminated, truncated = team.step(env.form.clip(action[0]), words_seed(np.asarray(draws)[0]))
             first = np.zeros(1, bool)
             over = np.asarray(terminated) | np.asarray(truncated)

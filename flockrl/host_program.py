@@ -128,7 +128,7 @@ class HostProgram(Program):
             return x * going.reshape(-1, *(1,) * (x.ndim - 1))
 
         returns, lengths, memory = jax.tree.map(keep, (old.returns, old.lengths, old.memory))
-        actors = Actors(env.state(), env.seen, memory, old.first | fresh, returns, lengths)
+        actors = Actors(env.state(), jax.tree.map(np.copy, env.seen), memory, old.first | fresh, returns, lengths)
         return state._replace(actors=actors)
 
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Array]]:

@@ -90,16 +90,21 @@ class HostActor:
         self._act: Any = jax.jit(lambda *args: self._step(algorithm, *args))
 
     def _step(
-        self, algorithm: Algorithm | Actor, params: PyTree, seen: Observation, memory: PyTree, first: Array, key: Array
-    ) -> tuple[Array, PyTree, Mapping[str, Array]]:
-        memory = jax.tree.map(lambda h: h * ~first.reshape(-1, *(1,) * (h.ndim - 1)), memory)
-        return algorithm.act(params, seen, memory, jax.random.wrap_key_data(key), self.explore)
+        self, algorithm: Algorithm | Actor, params: PyTree, seen: Observation, memory: PyTree, first: Array,
+        mine: Array, key: Array,
+    ) -> tuple[Array, PyTree, Mapping[str, Array]]:  # fmt: skip
+        def where(condition: Array, a: Array | float, b: Array) -> Array:
+            return jnp.where(condition.reshape(-1, *(1,) * (b.ndim - 1)), a, b)
+
+        clear = jax.tree.map(lambda h: where(first, jnp.zeros_like(h), h), memory)
+        action, after, extras = algorithm.act(params, seen, clear, jax.random.wrap_key_data(key), self.explore)
+        return action, jax.tree.map(lambda new, old: where(mine, new, old), after, memory), extras
 
     def __call__(
-        self, params: PyTree, seen: Observation, memory: PyTree, first: np.ndarray, key: np.ndarray
+        self, params: PyTree, seen: Observation, memory: PyTree, first: Any, mine: Any, key: np.ndarray
     ) -> tuple[np.ndarray, PyTree, dict[str, np.ndarray]]:
-        """first: [B] where memory is cleared; key: the words of a key."""
-        action, memory, extras = self._act(params, seen, memory, first, key)
+        """first: [B] where memory is cleared; mine: [B] whose memory moves on; key: the words of a key."""
+        action, memory, extras = self._act(params, seen, memory, first, mine, key)
         return np.asarray(action), memory, {name: np.asarray(value) for name, value in extras.items()}
 
 
@@ -134,33 +139,74 @@ def host_start(algorithm: Algorithm, form: Form, state: PyTree, seen: Observatio
 def host_rollout(
     algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array
 ) -> tuple[Actors, Trajectory, Episodes]:
-    """What `scan_rollout` does, with environments that have to be asked step by step. `actors` is where they stand."""
-    steps = algorithm.rollout_steps
-    draws = Draws(*map(np.asarray, _draw(key, steps, env.count)))
-    first: Any = np.asarray(actors.first)
-    seen, memory = actors.observation, actors.memory
-    returns, lengths = np.array(actors.returns), np.array(actors.lengths)
-    ended = Episodes(np.int32(0), np.zeros_like(returns[0]), np.int32(0))  # type: ignore[arg-type]
-    rows: Trajectory | None = None
-    for t in range(steps):
-        action, memory, extras = algorithm(params, seen, memory, first, draws.act[t])
-        result = env.step(action, draws.step[t], draws.reset[t])
-        row = host_row(seen, action, extras, first, result)
-        if rows is None:
-            rows = jax.tree.map(lambda x: np.empty((steps, *x.shape), x.dtype), row)
-        for column, value in zip(jax.tree.leaves(rows), jax.tree.leaves(row), strict=True):
-            column[t] = value
-        returns, lengths = returns + row.reward, lengths + 1
-        whole = result.done & ~env.was_cut
-        ended = Episodes(
-            ended.number + whole.sum(), ended.returns + returns[whole].sum(0), ended.lengths + lengths[whole].sum()
+    """What `scan_rollout` does, with environments that have to be asked step by step. `actors` is where they stand.
+
+    Where workers step, half of the teams are answered while the other half steps. `act` is then called on all teams
+    for each half, and the half's rows are taken: every team gets the numbers it would have got in one call.
+    """
+    work = _HostRollout(algorithm, params, env, actors, key)
+    under_way = [(group, work.begin(0, group)) for group in env.executor.groups(env.rows)]
+    for t in range(algorithm.rollout_steps):
+        for i, (group, step) in enumerate(under_way):
+            work.finish(t, group, step)
+            if t + 1 < algorithm.rollout_steps:
+                under_way[i] = (group, work.begin(t + 1, group))
+    return work.result()
+
+
+class _HostRollout:
+    """A rollout under way: what the teams see, remember and have done so far."""
+
+    def __init__(self, algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array):
+        self.algorithm, self.params, self.env, self.start = algorithm, params, env, actors
+        self.draws = Draws(*map(np.asarray, _draw(key, algorithm.rollout_steps, env.count)))
+        self.seen, self.memory, self.first = env.seen, actors.memory, np.array(actors.first)
+        self.returns, self.lengths = np.array(actors.returns), np.array(actors.lengths)
+        zeros = np.zeros_like(self.lengths), np.zeros_like(self.returns), np.zeros_like(self.lengths)
+        self.ended: Any = Episodes(*zeros)  # type: ignore[arg-type]
+        self.rows: Trajectory | None = None
+
+    def begin(self, t: int, group: np.ndarray) -> tuple[Any, np.ndarray, Any, Observation, np.ndarray]:
+        """Choose actions of a group of teams and have them step."""
+        mine = np.zeros(self.env.count, bool)
+        mine[group] = True
+        action, self.memory, extras = self.algorithm(
+            self.params, self.seen, self.memory, self.first, mine, self.draws.act[t]
         )
-        returns, lengths = returns * ~result.done[:, None], lengths * ~result.done
-        seen, first = result.observation, result.done
-    assert rows is not None
-    memory = jax.tree.map(lambda h: np.asarray(h) * ~first.reshape(-1, *(1,) * (h.ndim - 1)), memory)
-    after = Actors(env.state(), seen, memory, first, returns, lengths)  # type: ignore[arg-type]
-    return after, rows._replace(memory=actors.memory), ended
+        part: tuple[Any, Any, Any] = jax.tree.map(lambda x: x[group], (action, extras, self.seen))
+        step = self.env.begin(group, part[0], self.draws.step[t, group], self.draws.reset[t, group])
+        return step, *part, self.first[group]
+
+    def finish(self, t: int, group: np.ndarray, begun: tuple[Any, Any, Any, Observation, np.ndarray]) -> None:
+        """Wait for the step and write down what came of it."""
+        step, action, extras, seen, first = begun
+        self.env.finish(step)
+        result = self.env.result(group)
+        row = host_row(seen, action, extras, first, result)
+        if self.rows is None:
+            shape = self.algorithm.rollout_steps, self.env.count
+            self.rows = jax.tree.map(lambda x: np.empty((*shape, *x.shape[1:]), x.dtype), row)
+        for column, value in zip(jax.tree.leaves(self.rows), jax.tree.leaves(row), strict=True):
+            column[t, group] = value
+        self.returns[group] += row.reward
+        self.lengths[group] += 1
+        self.first[group] = result.done
+        over = group[np.asarray(result.done)]
+        if len(over):
+            whole = over[~self.env.was_cut[over]]
+            self.ended.number[whole] += 1
+            self.ended.returns[whole] += self.returns[whole]
+            self.ended.lengths[whole] += self.lengths[whole]
+            self.returns[over], self.lengths[over] = 0.0, 0
+
+    def result(self) -> tuple[Actors, Trajectory, Episodes]:
+        assert self.rows is not None
+        going = ~self.first
+        memory = jax.tree.map(lambda h: np.asarray(h) * going.reshape(-1, *(1,) * (h.ndim - 1)), self.memory)
+        seen: Observation = jax.tree.map(np.copy, self.seen)
+        after = Actors(self.env.state(), seen, memory, self.first, self.returns, self.lengths)  # type: ignore[arg-type]
+        totals = jax.tree.map(lambda x: x.sum(0), self.ended)
+        return after, self.rows._replace(memory=self.start.memory), totals
 
 
 def host_row(

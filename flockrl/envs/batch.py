@@ -8,7 +8,7 @@ is not repeatable), the episode is cut: its last observation closes it as trunca
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +36,14 @@ def words(key: Array) -> Array:
     return jax.random.key_data(key)[..., :2]
 
 
+class Pending(NamedTuple):
+    """A command under way: teams, the executor's ticket, and teams that could not even be asked, with the reason."""
+
+    which: np.ndarray
+    ticket: int
+    given_up: dict[int, str]
+
+
 class HostBatch:
     """Rows `start` to `start + count` of an executor's slots. All arrays have a leading axis B = `count`."""
 
@@ -57,8 +65,8 @@ class HostBatch:
         """Begin the episodes `seeds` [B, 2]; of all teams, or `where` [B] says so."""
         which = np.arange(self.count) if where is None else np.flatnonzero(where)
         self._begin(which, seeds)
-        self.seen = self.slots.observation(self.rows)
-        return self.seen
+        self._look(which)
+        return jax.tree.map(np.copy, self.seen)
 
     def step(self, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray, where: Any = None) -> StepResult:
         """One step of all teams, or of those in `where` [B]; the others' part of the result is old.
@@ -66,16 +74,39 @@ class HostBatch:
         action: [B, N] or [B, N, A]. draws: [B, 2] chance of the step. seeds: [B, 2] episodes that begin where one ends.
         """
         which = np.arange(self.count) if where is None else np.flatnonzero(where)
+        self.finish(self.begin(which, action[which], draws[which], seeds[which]))
+        return self.result(np.arange(self.count))
+
+    def begin(self, which: np.ndarray, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray) -> Pending:
+        """Have the teams `which` step, and do not wait. The other arguments are about these teams."""
         slots, rows = self.slots, self.rows[which]
-        slots.action[rows], slots.draw[rows], slots.seed[rows] = action[which], draws[which], seeds[which]
-        failed = self._do(STEP, which)
-        self._remember(np.setdiff1d(which, list(failed)))
-        self._cut(failed, seeds)
-        block = slice(self.rows[0], self.rows[-1] + 1)
-        self.seen = slots.observation(block)
-        final = slots.observation(block, final=True)
-        flags = (getattr(slots, name)[block].copy() for name in ("reward", "terminated", "truncated", "done"))
-        return StepResult((), self.seen, final, *flags)
+        slots.action[rows], slots.draw[rows], slots.seed[rows] = action, draws, seeds
+        return self._send(STEP, which)
+
+    def finish(self, pending: Pending) -> None:
+        """Wait for a step that was begun; see `result`."""
+        failed = self._complete(STEP, pending)
+        which = pending.which
+        self.was_cut[which] = False
+        if failed:
+            self._remember(np.setdiff1d(which, list(failed)))
+            self._cut(np.array(sorted(failed)))
+        else:
+            self._remember(which)
+        self._look(which)
+
+    def result(self, which: np.ndarray) -> StepResult:
+        """What the last step of the teams `which` led to."""
+        slots, rows = self.slots, self.rows[which]
+        seen: Any = jax.tree.map(lambda x: x[which], self.seen)
+        flags = (getattr(slots, name)[rows] for name in ("reward", "terminated", "truncated", "done"))
+        return StepResult((), seen, slots.observation(rows, final=True), *flags)
+
+    def _look(self, which: np.ndarray) -> None:
+        """What these teams see now is copied out of the slots, which the next step will write to."""
+        rows = self.rows[which]
+        for name in self.slots.fields:
+            getattr(self.seen, name)[which] = getattr(self.slots, name)[rows]
 
     def _remember(self, which: np.ndarray) -> None:
         slots, rows = self.slots, self.rows[which]
@@ -90,32 +121,40 @@ class HostBatch:
         slots, rows = self.slots, self.rows[which]
         slots.seed[rows] = slots.episode[rows] = seeds[which]
         slots.length[rows] = 0
-        for i, why in self._do(RESET, which).items():
+        for i, why in self._complete(RESET, self._send(RESET, which)).items():
             raise self._fault(i, why)
 
-    def _do(self, command: int, which: np.ndarray) -> dict[int, str]:
-        """Carry out a command, with recoveries. Returns what cannot be done: team -> why."""
-        pending, failed, given_up = [int(i) for i in which], dict[int, str](), dict[int, str]()
+    def _send(self, command: int, which: np.ndarray) -> Pending:
+        given_up: dict[int, str] = {}
+        if command == STEP and self.executor.lost:
+            given_up = self._recover([int(i) for i in which])
+        rows = self.rows[[i for i in which if i not in given_up]] if given_up else self.rows[which]
+        self.slots.command[rows] = command
+        return Pending(which, self.executor.send(rows), given_up)
+
+    def _complete(self, command: int, pending: Pending) -> dict[int, str]:
+        """Wait for a command, try again what failed, from rebuilt teams. Returns what cannot be done: team -> why."""
+        given_up, failed = pending.given_up, self._failures(pending.ticket)
+        if command == RESET and self.executor.lost:
+            self.executor.lost -= {int(self.rows[i]) for i in pending.which if i not in failed}
         raised: dict[int, str] = {}
-        for _ in range(ATTEMPTS):
-            if command == STEP:
-                given_up |= self._recover(pending)
-                pending = [i for i in pending if i not in given_up]
-            rows = [int(self.rows[i]) for i in pending]
-            self.slots.command[rows] = command
-            found = self.executor.run(rows)
-            if command == RESET:
-                self.executor.lost -= set(rows) - found.keys()
-            failed = {row - int(self.rows[0]): why for row, why in found.items()}
+        for _ in range(ATTEMPTS - 1):
             raised |= {i: why for i, why in failed.items() if not why.startswith(DIED)}
-            pending = list(failed)
-            if not pending:
+            if not failed:
                 break
+            again = self._send(command, np.array(list(failed)))
+            given_up |= again.given_up
+            failed = self._failures(again.ticket)
+            if command == RESET:
+                self.executor.lost -= {int(self.rows[i]) for i in again.which if i not in failed}
         for i in failed.keys() | (raised.keys() & given_up.keys()):
             self._strikes[i] += 1
             if self._strikes[i] >= STRIKES:
                 raise self._fault(i, raised.get(i) or failed[i])
         return given_up | failed
+
+    def _failures(self, ticket: int) -> dict[int, str]:
+        return {row - int(self.rows[0]): why for row, why in self.executor.receive(ticket).items()}
 
     def _recover(self, pending: list[int]) -> dict[int, str]:
         """Bring lost teams back to where they stood. Returns those that did not come out as they were."""
@@ -127,7 +166,7 @@ class HostBatch:
         if self.form.history:
             for _ in range(ATTEMPTS):
                 self.slots.command[rows] = REPLAY
-                found = self.executor.run(rows)
+                found = self.executor.receive(self.executor.send(rows))
                 if not found:
                     break
         for i, row in zip(lost, rows, strict=True):
@@ -140,14 +179,13 @@ class HostBatch:
         row = self.rows[i]
         return all(np.array_equal(getattr(self.slots, name)[row], getattr(seen, name)[i]) for name in self.slots.fields)
 
-    def _cut(self, failed: dict[int, str], seeds: np.ndarray) -> None:
-        """Close the episodes that cannot go on, on what was last seen, and begin others."""
-        self.was_cut = np.isin(np.arange(self.count), list(failed))
-        if not failed:
-            return
-        which = np.flatnonzero(self.was_cut)
+    def _cut(self, which: np.ndarray) -> None:
+        """Close the episodes that cannot go on, on what was last seen, and begin those that were to come next."""
         slots, rows = self.slots, self.rows[which]
+        self.was_cut[which] = True
         self.cuts += len(which)
+        seeds = np.zeros((self.count, 2), np.uint32)
+        seeds[which] = slots.seed[rows]
         for name in slots.fields:
             getattr(slots, f"final_{name}")[rows] = getattr(self.seen, name)[which]
         slots.reward[rows], slots.terminated[rows], slots.done[rows] = 0.0, False, True
@@ -174,12 +212,12 @@ class HostBatch:
         for name in RUNNING:
             getattr(slots, name)[rows] = state[name]
         slots.length[rows] = lengths
-        self.seen = jax.tree.map(np.asarray, seen)
+        self.seen = jax.tree.map(np.array, seen)
         self.executor.lost |= {int(row) for row in rows}
         failed = self._recover(list(range(self.count)))
         fresh = np.isin(np.arange(self.count), list(failed))
         self._begin(np.flatnonzero(fresh), seeds)
-        self.seen = slots.observation(rows)
+        self._look(np.arange(self.count))
         return fresh
 
 

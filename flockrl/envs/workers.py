@@ -1,9 +1,9 @@
 """Who steps host environments: this process for cheap ones, worker processes with shared memory for dear ones.
 
-Both do what the commands in `Slots` say and return the rows that failed. Between processes travels one byte to begin
-and one message when done, empty unless something failed; everything else is in the shared arrays, so nothing is
-pickled while stepping. A worker that died or fell silent is replaced; the teams it held are `lost`, and whoever
-drives them plays their episodes again (`batch.py`).
+Both do what the commands in `Slots` say and return the rows that failed. Between processes travel the numbers of the
+rows that are asked for and an answer, empty unless something failed; everything else is in the shared arrays, so
+nothing is pickled while stepping. A worker that died or fell silent is replaced; the teams it held are `lost`, and
+whoever drives them plays their episodes again (`batch.py`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,22 @@ class Local:
     def __init__(self, host: Host, count: int):
         self.slots, self.lost, self.restarts = Slots(host.form, count), set[int](), 0
         self._build, self._teams = host.build, dict[int, HostEnv]()
+        self._failures: dict[int, str] = {}
 
-    def run(self, rows: Sequence[int]) -> dict[int, str]:
-        """Do the rows' commands. Returns row -> what went wrong."""
-        failures = serve(self.slots, self._teams, self._build, rows)
-        self.lost |= failures.keys()
-        self.restarts += len(failures)
-        return failures
+    def send(self, rows: Sequence[int] | np.ndarray) -> int:
+        """Do the rows' commands."""
+        self._failures = serve(self.slots, self._teams, self._build, map(int, rows))
+        self.lost |= self._failures.keys()
+        self.restarts += len(self._failures)
+        return 0
+
+    def receive(self, ticket: int) -> dict[int, str]:
+        """Row -> what went wrong."""
+        return self._failures
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Positions in `rows` that are best stepped together."""
+        return [np.arange(len(rows))]
 
     def close(self) -> None:
         for team in self._teams.values():
@@ -67,12 +76,15 @@ class Workers:
         self._memory = self._context.RawArray(ctypes.c_uint8, Slots.size(host.form, len(owner)))
         self.slots, self.lost, self.restarts = Slots(host.form, len(owner), self._memory), set[int](), 0
         self.owner = np.asarray(owner)
+        self._ticket = 0
+        self._open: dict[int, dict[int, np.ndarray]] = {}
+        """Ticket -> worker -> rows it was asked for and has not answered."""
+        self._failed: dict[int, dict[int, str]] = {}
         self._workers = [self._start(i) for i in range(max(owner) + 1)]
 
     def _start(self, worker: int) -> tuple[Any, Any]:
         ours, theirs = self._context.Pipe()
-        rows = [int(row) for row in np.flatnonzero(self.owner == worker)]
-        args = (theirs, self._memory, self._form, len(self.owner), rows, self._packed)
+        args = (theirs, self._memory, self._form, len(self.owner), self._packed)
         process = self._context.Process(target=_work, args=args, daemon=True, name=f"flockrl-worker-{worker}")
         with _without_main():
             process.start()
@@ -83,50 +95,68 @@ class Workers:
     def pids(self) -> list[int]:
         return [process.pid for process, _ in self._workers]
 
-    def run(self, rows: Sequence[int]) -> dict[int, str]:
-        """Do the rows' commands. Returns row -> what went wrong."""
-        asked = sorted({int(self.owner[row]) for row in rows})
-        failures: dict[int, str] = {}
-        waiting: dict[Any, int] = {}
-        for worker in asked:
-            pipe = self._workers[worker][1]
+    def send(self, rows: Sequence[int] | np.ndarray) -> int:
+        """Ask for the rows' commands and do not wait. Workers take up what they are asked one after the other."""
+        self._ticket = (self._ticket + 1) % 2**31
+        numbers = np.asarray(rows, np.int32)
+        asked: dict[int, np.ndarray] = {}
+        self._open[self._ticket], self._failed[self._ticket] = asked, {}
+        for worker in np.unique(self.owner[numbers]):
+            asked[int(worker)] = part = numbers[self.owner[numbers] == worker]
             try:
-                pipe.send_bytes(b"\1")
-                waiting[pipe] = worker
+                self._workers[worker][1].send_bytes(np.int32(self._ticket).tobytes() + part.tobytes())
             except OSError:
-                failures |= self._replace(worker, rows)
-        deadline = time.monotonic() + self._timeout
-        while waiting:
-            ready = connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
-            if not ready:
-                for worker in list(waiting.values()):
-                    failures |= self._replace(worker, rows, f"Its worker did not answer within {self._timeout:g} s.")
-                break
-            for pipe in ready:
-                failures |= self._answer(pipe, waiting.pop(pipe), rows)
-        return failures
+                self._replace(int(worker))
+        return self._ticket
 
-    def _answer(self, pipe: Any, worker: int, rows: Sequence[int]) -> dict[int, str]:
+    def receive(self, ticket: int) -> dict[int, str]:
+        """Wait for what was asked. Row -> what went wrong."""
+        asked, deadline = self._open[ticket], time.monotonic() + self._timeout
+        while asked:
+            pipes = {self._workers[worker][1]: worker for worker in asked}
+            ready: Any = connection.wait(list(pipes), max(0.0, deadline - time.monotonic()))
+            for pipe in ready:
+                self._answer(pipe, pipes[pipe])
+            if not ready:
+                for worker in list(asked):
+                    self._replace(worker, f"Its worker did not answer within {self._timeout:g} s.")
+        del self._open[ticket]
+        return self._failed.pop(ticket)
+
+    def _answer(self, pipe: Any, worker: int) -> None:
+        """Take in one answer, whatever it was asked for."""
         try:
             message = pipe.recv_bytes()
         except (EOFError, OSError):
-            return self._replace(worker, rows)
-        failures = {int(row): text for row, text in json.loads(message).items()} if message else {}
-        self.lost |= failures.keys()
-        self.restarts += len(failures)
-        return failures
+            self._replace(worker)
+            return
+        ticket = int(np.frombuffer(message[:4], np.int32)[0])
+        del self._open[ticket][worker]
+        if len(message) > 4:
+            failures = {int(row): text for row, text in json.loads(message[4:]).items()}
+            self._failed[ticket] |= failures
+            self.lost |= failures.keys()
+            self.restarts += len(failures)
 
-    def _replace(self, worker: int, rows: Sequence[int], why: str = "") -> dict[int, str]:
-        """Put a new process in the place of one that is gone or hangs. All its teams are lost."""
+    def _replace(self, worker: int, why: str = "") -> None:
+        """Put a new process in the place of one that is gone or hangs. What it was asked has failed."""
         process, pipe = self._workers[worker]
         pipe.close()
         process.kill()
         process.join()
+        why = why or f"{DIED} (exit code {process.exitcode})."
+        for ticket, asked in self._open.items():
+            self._failed[ticket] |= {int(row): why for row in asked.pop(worker, ())}
         self._workers[worker] = self._start(worker)
         self.restarts += 1
         self.lost |= {int(row) for row in np.flatnonzero(self.owner == worker)}
-        why = why or f"{DIED} (exit code {process.exitcode})."
-        return {row: why for row in rows if self.owner[row] == worker}
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Positions in `rows`, two halves of every worker's share: while one steps, the other can be answered."""
+        shares = [np.flatnonzero(self.owner[rows] == worker) for worker in np.unique(self.owner[rows])]
+        halves = [[share[: len(share) // 2] for share in shares], [share[len(share) // 2 :] for share in shares]]
+        found = [np.sort(np.concatenate(half)) for half in halves]
+        return [group for group in found if len(group)]
 
     def close(self) -> None:
         for process, pipe in self._workers:
@@ -140,15 +170,16 @@ class Workers:
 Executor = Local | Workers
 
 
-def _work(pipe: Any, memory: Any, form: Form, count: int, rows: list[int], packed: bytes) -> None:
+def _work(pipe: Any, memory: Any, form: Form, count: int, packed: bytes) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the pipe
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     slots, teams, build = Slots(form, count, memory), dict[int, HostEnv](), pickle.loads(packed)
     with contextlib.suppress(EOFError, OSError):
-        while pipe.recv_bytes():
-            failures = serve(slots, teams, build, rows)
-            pipe.send_bytes(json.dumps(failures).encode() if failures else b"")
+        while True:
+            message = pipe.recv_bytes()
+            failures = serve(slots, teams, build, np.frombuffer(message[4:], np.int32).tolist())
+            pipe.send_bytes(message[:4] + (json.dumps(failures).encode() if failures else b""))
     for team in teams.values():
         discard(team)
 

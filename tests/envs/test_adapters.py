@@ -192,7 +192,7 @@ def test_a_broken_environment_is_told_what_is_wrong(how, words):
 class Nim:
     """A turn-based game: take 1 or 2 of five stones; who takes the last one wins."""
 
-    possible_agents = ["p_0", "p_1"]
+    possible_agents = ("p_0", "p_1")
     agent_selection = "p_0"
 
     def observation_space(self, agent):

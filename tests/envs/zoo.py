@@ -11,9 +11,8 @@ class Mixed:
     step 2; heavy sees a tuple and has a MultiDiscrete action. Masks come in the infos.
     """
 
-    possible_agents = ["scout_0", "scout_1", "heavy"]
+    possible_agents = ("scout_0", "scout_1", "heavy")
     max_cycles = 6
-    metadata = {"name": "mixed"}
     render_mode = None
 
     def __init__(self, size=2):
