@@ -20,7 +20,9 @@ from flockrl.errors import UsageError
 from flockrl.types import Array, Observation, PyTree
 
 ATTEMPTS = 3
-"""Tries of one step, each from a rebuilt team, before the episode is cut."""
+"""Tries of a step that raises or hangs, each from a rebuilt team, before the episode is cut."""
+DEATHS = 10
+"""Tries of a step in which the worker dies: that may be somebody else's doing, so it has more of them."""
 RUNNING = ("episode", "actions", "draws")
 """What is kept of running episodes in a checkpoint: their seeds and what was done in them so far."""
 STRIKES = 3
@@ -138,9 +140,12 @@ class HostBatch:
         if command == RESET and self.executor.lost:
             self.executor.lost -= {int(self.rows[i]) for i in pending.which if i not in failed}
         raised: dict[int, str] = {}
-        for _ in range(ATTEMPTS - 1):
-            raised |= {i: why for i, why in failed.items() if not why.startswith(DIED)}
-            if not failed:
+        tries = 0
+        for _ in range(DEATHS):
+            faults = {i: why for i, why in failed.items() if not why.startswith(DIED)}
+            raised |= faults
+            tries += bool(faults)
+            if not failed or tries == ATTEMPTS:
                 break
             again = self._send(command, np.array(list(failed)))
             given_up |= again.given_up
@@ -164,10 +169,10 @@ class HostBatch:
         rows = [int(self.rows[i]) for i in lost]
         found = dict.fromkeys(rows, "Its episode is too long to be played again.")
         if self.form.history:
-            for _ in range(ATTEMPTS):
+            for _ in range(DEATHS):
                 self.slots.command[rows] = REPLAY
                 found = self.executor.receive(self.executor.send(rows))
-                if not found:
+                if not any(why.startswith(DIED) for why in found.values()):
                     break
         for i, row in zip(lost, rows, strict=True):
             if row not in found and not self._same(i, self.seen):

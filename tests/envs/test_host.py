@@ -1,7 +1,10 @@
 """Host environments: the same numbers as the compiled path, with workers or without, through crashes and resumes."""
 
+import multiprocessing
 import os
 import signal
+import threading
+import time
 
 import jax
 import numpy as np
@@ -207,3 +210,36 @@ def test_training_stops_with_the_last_checkpoint(tmp_path):
 def test_workers_are_refused_for_compiled_environments():
     with pytest.raises(flockrl.UsageError, match="workers is for environments that run on the host"):
         flockrl.train("ippo", "probe/action", workers=2, **TINY)
+
+
+def pause(env):
+    time.sleep(0.004)
+
+
+def test_killing_workers_again_and_again_changes_nothing(tmp_path):
+    """Every step is counted and every return is checked: the run equals the one that nobody disturbed."""
+    kills, over = [], threading.Event()
+
+    def killer():
+        rng = np.random.default_rng(0)
+        while not over.wait(0.7):
+            workers = [p for p in multiprocessing.active_children() if p.name.startswith("flockrl-worker")]
+            if workers:
+                victim = workers[int(rng.integers(len(workers)))]
+                kills.append(victim.pid)
+                victim.kill()
+
+    settings = {"steps": 1024, "eval_every": 512}
+    quiet = counter_run(tmp_path, "quiet", workers=0, **settings)
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        host = Host(lambda draw: Counter(pause))
+        disturbed = flockrl.train("ippo", host, out=tmp_path / "disturbed", workers=2, **{**TINY, **settings})
+    finally:
+        over.set()
+        thread.join()
+    assert len(kills) >= 3
+    assert disturbed.metrics()[-1]["restarts"] >= 3
+    assert rows(disturbed) == rows(quiet)
+    assert not multiprocessing.active_children()
