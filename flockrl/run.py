@@ -29,14 +29,14 @@ CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
 class Run:
     """A training run, finished or not. `env` is needed only for environments that have no name."""
 
-    def __init__(self, path: str | Path, env: Env | None = None):
+    def __init__(self, path: str | Path, env: Any = None):
         self.path = Path(path)
         if not (self.path / CONFIG).is_file():
             seeds = sorted(self.path.glob(f"seed_*/{CONFIG}")) if self.path.is_dir() else []
             hint = f" It holds several seeds: name one, such as {seeds[0].parent}." if seeds else ""
             raise UsageError(f"{self.path} is not a run: it has no {CONFIG}.{hint}")
         self.config = RunConfig.from_json(_read_json(self.path / CONFIG))
-        self._env = env
+        self._env = None if env is None else make(env)
 
     @functools.cached_property
     def env(self) -> Env:

@@ -55,7 +55,7 @@ class Interrupted(KeyboardInterrupt):
 
 def train(
     algorithm: str,
-    env: str | Env,
+    env: Any,
     *,
     seeds: int = 1,
     out: str | Path | None = None,
@@ -64,6 +64,8 @@ def train(
     **settings: Any,
 ) -> Any:
     """Train `algorithm` on `env` and return the `Run`, or a list of them when `seeds` > 1.
+
+    env: a name, or an environment object, its class, or a function that builds one; see `flockrl.make_env`.
 
     settings: any field of `TrainOptions` (steps, envs, seed, eval_every, ...) and of the algorithm's
     config (lr, gamma, ...). `out` is the run's directory, by default a fresh one under runs/.
@@ -88,7 +90,7 @@ def train(
     return _Loop(program, runs, paths, environment, callbacks, quiet).run()
 
 
-def resume(path: str | Path, env: Env | None = None, *, quiet: bool = True, callbacks: Sequence[Callback] = ()) -> Any:
+def resume(path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: Sequence[Callback] = ()) -> Any:
     """Continue a run, or all seeds of one, from the newest checkpoint to the steps it was given.
 
     The result is the one that an uninterrupted run would have had, bit for bit.
