@@ -6,6 +6,7 @@ Training and floor are measured in turns, and the ratio of their medians is prin
 
     python bench/speed.py                      # every case
     python bench/speed.py --only ippo-128      # cases whose name contains the word
+    python bench/speed.py --only host-16       # MAPPO on the real mpe2 against random stepping, see bench/host.py
 """
 
 from __future__ import annotations
@@ -269,6 +270,9 @@ def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
         yield from replay_capacity(rounds)
     if only in "stepping-128":
         yield stepping(rounds)
+    if only in "host-16":
+        host = importlib.import_module("host")  # the file beside this one
+        yield host.measure(host.MODULE, 16, rounds, 5.0)
 
 
 if __name__ == "__main__":
