@@ -56,6 +56,7 @@ PRESETS: dict[str, Preset] = {
     "qplex": Preset("q_learning", "QConfig", {"mixer": "qplex"}, "duplex dueling: joint advantages weigh in"),
     "wqmix": Preset("q_learning", "QConfig", {"mixer": "weighted"}, "QMIX that weighs good joint actions more"),
     "qtran": Preset("q_learning", "QConfig", {"mixer": "qtran"}, "a free joint value, and a sum that agrees with it"),
+    "iql_tabular": Preset("tabular", "TabularConfig", {}, "independent Q-learning with tables, for small games"),
 }
 
 
