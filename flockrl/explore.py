@@ -41,3 +41,11 @@ def perturb(kind: str, key: Array, u: Array, noise: PyTree, scale: Array) -> tup
         noise = (1 - OU_PULL) * noise + (1 - (1 - OU_PULL) ** 2) ** 0.5 * fresh
         fresh = noise
     return jnp.clip(u + scale * fresh, -1.0, 1.0), noise
+
+
+def random_action(number: Array, legal: Array) -> Array:
+    """The legal action [...] that a uniform number [...] in [0, 1) falls on; legal: [..., A]."""
+    upto = jnp.cumsum(legal.astype(jnp.int32), axis=-1)
+    count = upto[..., -1]
+    place = jnp.minimum((number * count).astype(jnp.int32), count - 1)
+    return (upto <= place[..., None]).sum(-1).astype(jnp.int32)

@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.off_policy import Learned, OffPolicy, OffPolicyConfig
+from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
+from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
 from flockrl.explore import Explore, kind_of, level, perturb
 from flockrl.nets.heads import ILLEGAL

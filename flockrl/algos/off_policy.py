@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC have in common: replay, critics of state and action, targets, the order of an update.
+"""What DDPG, TD3 and SAC have in common: critics of state and action, targets, the order of an update.
 
     y = r + gamma^n Q'(s', a'),   L(Q) = E[w (Q(s, a) - y)^2]
 
@@ -9,151 +9,53 @@ the policy improves.
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.parts import Schedule, adam, descend, falling, ids, joint, legal, mean, require
-from flockrl.data.replay import Batch, Replay, add, draw, gather, make_replay, prioritize, replay_bytes
-from flockrl.errors import UsageError
+from flockrl.algos.parts import ids, joint, legal, mean, require
+from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
+from flockrl.data.replay import Batch, Replay, gather, typical
 from flockrl.nets.actions import ActionCode
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import ILLEGAL
-from flockrl.nets.torsos import Activation
-from flockrl.sharing import Group, Share, make_groups, merge, take
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.sharing import Group, merge, take
+from flockrl.types import Array, EnvSpec, Observation, PyTree
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig:
-    """Settings that the off-policy families share."""
+class OffPolicyConfig(ReplayConfig):
+    """Settings that the off-policy actor-critics share."""
 
     critic: Literal["own", "central"] = "central"
     """What a critic reads: its agent's observation and action, or everyone's."""
-    share: Share = "groups"
-    """Who shares parameters: all agents, agents of one kind, or none."""
-    agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of actor and critic."""
-    activation: Activation = "relu"
-    """Activation after each hidden layer."""
-    rollout_steps: int = 25
-    """Steps of every environment between updates."""
-    steps_per_update: int = 25
-    """Environment steps for each gradient step; must divide envs x rollout_steps."""
-    batch_size: int = 256
-    """Transitions of the whole team in each gradient step."""
-    buffer_size: int = 200_000
-    """Transitions that the replay holds, rounded up to whole rollouts."""
-    learning_starts: int = 5_000
-    """Environment steps with random actions before learning begins."""
-    n_step: int = 1
-    """Steps of reward before the critic's own estimate takes over."""
-    prioritized: bool = False
-    """Replay transitions in proportion to their last error instead of uniformly."""
-    priority_alpha: float = 0.6
-    """How strongly errors shape the sampling: 0 is uniform."""
-    priority_beta: float = 0.4
-    """How far the bias of prioritised sampling is corrected at first; it goes to 1 over the run."""
-    gamma: float = 0.95
-    """Discount factor."""
-    tau: float = 0.02
-    """How far the target networks move towards the online ones in each update."""
-    lr: float = 1e-3
-    """Adam's learning rate for actors."""
     critic_lr: float = 1e-3
-    """Adam's learning rate for critics."""
-    lr_schedule: Schedule = "linear"
-    """How the learning rates fall to zero over the run, if at all."""
-    max_grad_norm: float | None = 0.5
-    """Gradients of each network are scaled down to this norm; None for never."""
+    """Adam's learning rate for critics; `lr` is the actors'."""
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
-            rollout_steps=self.rollout_steps > 0,
-            steps_per_update=self.steps_per_update > 0,
-            batch_size=self.batch_size > 0,
-            buffer_size=self.buffer_size > 0,
-            learning_starts=self.learning_starts >= 0,
-            n_step=self.n_step > 0,
-            priority_alpha=self.priority_alpha >= 0,
-            priority_beta=0 <= self.priority_beta <= 1,
-            gamma=0 <= self.gamma <= 1,
-            tau=0 < self.tau <= 1,
-            lr=self.lr > 0,
-            critic_lr=self.critic_lr > 0,
-            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
-        )
+        super().__post_init__()
+        require(self, critic_lr=self.critic_lr > 0)
 
 
-class Learned(NamedTuple):
-    """What gradient steps change, apart from priorities.
-
-    params, targets: {"actor": one per group, "critic": `twins` per group in a row}; optimiser: the same shape.
-    extra: what a family adds, e.g. SAC's temperatures. updates: gradient steps so far.
-    """
-
-    params: PyTree
-    targets: PyTree
-    optimiser: PyTree
-    extra: PyTree
-    updates: Array
-
-
-class OffPolicyState(NamedTuple):
-    """Everything that learning changes, the replay included. iterations: updates of the loop so far."""
-
-    learned: Learned
-    replay: Replay
-    iterations: Array
-
-
-class OffPolicy(ABC):
-    """Holds what is static (networks, groups, settings). Its methods are pure. Families override what differs."""
+class OffPolicy(ReplayLearner):
+    """Actors and critics. params: {"actor": one per group, "critic": `twins` per group in a row}."""
 
     twins = 1
     """Critics per group; the smallest estimate counts."""
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int):
-        self.spec, self.config, self.envs, self.iterations = spec, config, envs, updates
-        steps = config.rollout_steps
-        if envs * steps % config.steps_per_update:
-            raise UsageError(
-                f"steps_per_update ({config.steps_per_update}) must divide the {envs * steps} steps of an iteration "
-                f"({envs} envs x {steps} rollout_steps): change one of the three."
-            )
-        self.updates = envs * steps // config.steps_per_update
-        self.rows = max(-(-config.buffer_size // (envs * steps)), -(-config.n_step // steps) + 1) * steps
-        self.bytes = replay_bytes(spec, self.rows, envs, config.prioritized)
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self.bytes > 0.8 * available:
-            raise UsageError(
-                f"A replay of {self.rows * envs:,} transitions takes {self.bytes / 1e9:.1f} GB, and this machine has "
-                f"{available / 1e9:.1f} GB: choose a smaller buffer_size."
-            )
-        self.groups = make_groups(spec, config.share)
+        super().__init__(spec, config, envs, updates, window=config.n_step, samples=config.batch_size)
         self.code = ActionCode(spec)
-        self.optimiser = adam(config.max_grad_norm, eps=1e-8)
         self.actors = [self._network(group, self._actor_width(group), 0.01) for group in self.groups]
         self.critics = [
             self._network(group, self._critic_width(group), 1.0) for group in self.groups for _ in range(self.twins)
         ]
-
-    def algorithm(self) -> Algorithm:
-        note = f"replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
-        return Algorithm(
-            self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note
-        )  # fmt: skip
 
     def _network(self, group: Group, outputs: int, scale: float) -> Network:
         number = ids(group, self.config.agent_ids)
@@ -166,9 +68,6 @@ class OffPolicy(ABC):
 
     def _critic_width(self, group: Group) -> int:
         return 1
-
-    def _extra(self) -> PyTree:
-        return ()
 
     @abstractmethod
     def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
@@ -195,7 +94,7 @@ class OffPolicy(ABC):
 
     # State
 
-    def init(self, key: Array) -> OffPolicyState:
+    def networks(self, key: Array) -> PyTree:
         spec = self.spec
         obs = jnp.zeros((1, spec.num_agents, spec.obs_size))
         state = jnp.zeros((1, spec.state_size)) if spec.state_size else None
@@ -209,27 +108,15 @@ class OffPolicy(ABC):
             net.init(k, self._seen(self.groups[i // self.twins], obs, state, action))["params"]
             for i, (net, k) in enumerate(zip(self.critics, keys[len(actor) :], strict=True))
         )
-        params = {"actor": actor, "critic": critic}
-        optimiser = {name: tuple(map(self.optimiser.init, nets)) for name, nets in params.items()}
-        # A copy: the targets start equal and must not share memory with what is donated.
-        targets = jax.tree.map(jnp.copy, params)
-        learned = Learned(params, targets, optimiser, self._extra(), jnp.int32(0))
-        replay = make_replay(spec, self.rows, self.envs, self.config.prioritized)
-        return OffPolicyState(learned, replay, jnp.int32(0))
+        return {"actor": actor, "critic": critic}
 
-    def policy(self, state: OffPolicyState) -> PyTree:
+    def policy(self, state: ReplayState) -> PyTree:
         """The actors, how far the run is (exploration falls with it), and whether the random warm-up is over."""
         return {
             "actor": state.learned.params["actor"],
             "progress": state.iterations / self.iterations,
             "warm": self._steps(state) >= self.config.learning_starts,
         }
-
-    def _steps(self, state: OffPolicyState) -> Array:
-        return state.iterations * (self.envs * self.config.rollout_steps)
-
-    def memory(self, batch: int) -> PyTree:
-        return ()
 
     # Networks
 
@@ -303,35 +190,12 @@ class OffPolicy(ABC):
 
     # Learning
 
-    def update(self, state: OffPolicyState, trajectory: Trajectory, key: Array) -> tuple[OffPolicyState, Metrics]:
-        config = self.config
-        replay = add(state.replay, trajectory)
-        after = state._replace(iterations=state.iterations + 1)
-        progress = state.iterations / self.iterations
-        ready = (self._steps(after) >= config.learning_starts) & (replay.filled >= config.n_step)
-        count = jnp.where(ready, self.updates, 0)
-        factor = falling(config.lr_schedule, progress)
-        beta = config.priority_beta + (1 - config.priority_beta) * progress
-
-        def learn(learned: Learned, priority: Any, key: Array) -> tuple[Learned, Any, dict[str, Array]]:
-            draw_key, step_key = jax.random.split(key)
-            place = draw(replay._replace(priority=priority), draw_key, config.batch_size, config.n_step, beta)
-            batch = gather(replay, *place, config.n_step, config.gamma)
-            learned, error, metrics = self.step(learned, batch, factor, step_key)
-            if config.prioritized:
-                priority = prioritize(priority, batch, error, config.priority_alpha)
-            return learned, priority, metrics
-
-        def once(i: Array, carry: tuple[Learned, Any, Any]) -> tuple[Learned, Any, Any]:
-            learned, priority, metrics = learn(*carry[:2], jax.random.fold_in(key, i))
-            return learned, priority, jax.tree.map(jnp.add, carry[2], metrics)
-
-        begin = state.learned, replay.priority
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn, *begin, key)[2])
-        learned, priority, totals = jax.lax.fori_loop(0, count, once, (*begin, zeros))
-        metrics = jax.tree.map(lambda x: x / jnp.maximum(count, 1), totals)
-        metrics |= {"updates": learned.updates.astype(jnp.float32), "lr": config.lr * factor}
-        return after._replace(learned=learned, replay=replay._replace(priority=priority)), metrics
+    def learn(
+        self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
+    ) -> tuple[Learned, Array, dict[str, Array]]:
+        batch = gather(replay, *place, self.config.n_step, self.config.gamma)
+        learned, error, metrics = self.step(learned, batch, factor, key)
+        return learned, typical(error, batch.alive), metrics
 
     def step(
         self, learned: Learned, batch: Batch, factor: Array, key: Array
@@ -362,13 +226,3 @@ class OffPolicy(ABC):
                 errors.append(error)
                 values.append(mean(q, alive))
         return total, (merge(errors, self.groups, 1), jnp.stack(values).mean())
-
-    def _descend(self, learned: Learned, name: str, grads: Any, lr: Array) -> Learned:
-        nets, states = descend(self.optimiser, learned.params[name], learned.optimiser[name], grads, lr)
-        params, optimiser = {**learned.params, name: nets}, {**learned.optimiser, name: states}
-        return learned._replace(params=params, optimiser=optimiser)
-
-    def _follow(self, learned: Learned) -> Learned:
-        """Targets move by tau towards the online networks."""
-        tau = self.config.tau
-        return learned._replace(targets=jax.tree.map(lambda t, p: t + tau * (p - t), learned.targets, learned.params))

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.off_policy import Learned, OffPolicy, OffPolicyConfig
+from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
+from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
 from flockrl.nets.heads import ILLEGAL
 from flockrl.sharing import Group, merge, take

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.algos.ddpg import DDPG, DDPGConfig
-from flockrl.algos.off_policy import Learned
 from flockrl.algos.parts import require
+from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
 from flockrl.types import Algorithm, Array, EnvSpec
 

@@ -165,7 +165,18 @@ def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, g
     )  # fmt: skip
 
 
-def prioritize(priority: Array, batch: Batch, error: Array, alpha: float) -> Array:
-    """New priorities |error|^alpha of the sampled places. error: [b, N]; dead agents do not count."""
-    size = (jnp.abs(error) * batch.alive).sum(-1) / jnp.maximum(batch.alive.sum(-1), 1.0)
-    return priority.at[batch.row, batch.env].set((size + SMALLEST) ** alpha)
+def stretch(replay: Replay, row: Array, env: Array, length: int) -> Trajectory:
+    """`length` steps in a row from each place, as a Trajectory with axes [length, b]."""
+    rows = (row + jnp.arange(length)[:, None]) % len(replay.rows.reward)
+    return jax.tree.map(lambda x: x[rows, env], replay.rows)
+
+
+def typical(error: Array, weight: Array) -> Array:
+    """[b] mean absolute error of each sample over its agents (error, weight: [b, N]) and steps ([T, b, N])."""
+    axes = tuple(i for i in range(error.ndim) if i != error.ndim - 2)
+    return (jnp.abs(error) * weight).sum(axes) / jnp.maximum(weight.sum(axes), 1.0)
+
+
+def prioritize(priority: Array, row: Array, env: Array, error: Array, alpha: float) -> Array:
+    """New priorities error^alpha of the sampled places, each [b]."""
+    return priority.at[row, env].set((error + SMALLEST) ** alpha)

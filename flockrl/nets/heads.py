@@ -88,6 +88,30 @@ def _chosen(rows: list[Array], action: Array) -> Array:
     return functools.reduce(jnp.add, [jnp.where(action == i, row, 0.0) for i, row in enumerate(rows)])
 
 
+WRITTEN_OUT = 32
+"""Up to so many actions, sums and maxima over actions are written out."""
+
+
+def pick(values: Array, action: Array) -> Array:
+    """[...] the entry of values [..., A] at `action` [...]."""
+    if values.shape[-1] > WRITTEN_OUT:
+        return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
+    return _chosen([values[..., i] for i in range(values.shape[-1])], action)
+
+
+def best_action(values: Array, legal: Array) -> tuple[Array, Array]:
+    """The highest of values [..., A] among the legal ones [..., A], and the first action that has it: each [...]."""
+    masked = jnp.where(legal, values, ILLEGAL)
+    if values.shape[-1] > WRITTEN_OUT:
+        return masked.max(-1), masked.argmax(-1).astype(jnp.int32)
+    top = masked[..., 0]
+    action = jnp.zeros(top.shape, jnp.int32)
+    for i in range(1, values.shape[-1]):
+        action = jnp.where(masked[..., i] > top, i, action)
+        top = jnp.maximum(top, masked[..., i])
+    return top, action
+
+
 @jax.custom_vjp
 def categorical(logits: Array, action: Array) -> tuple[Array, Array]:
     """Log-probability of `action` [R] and entropy [R] for logits [R, A]."""

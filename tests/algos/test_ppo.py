@@ -68,7 +68,7 @@ def numpy_values(learner, params, obs):
     out = np.zeros(obs.shape[:-1])
     for g, group in enumerate(learner.groups):
         for k, i in enumerate(group.agents):
-            if learner.config.critic == "own":
+            if learner.critic == "own":
                 out[..., i] = mlp(params["critic"][g], obs[..., i, : group.obs_size], k)[..., 0]
             else:
                 sizes = [s.size for s in learner.spec.observations]

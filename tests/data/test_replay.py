@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.data.replay import add, draw, gather, make_replay, prioritize, replay_bytes
+from flockrl.data.replay import add, draw, gather, make_replay, prioritize, replay_bytes, stretch, typical
 from flockrl.types import Box, Discrete, EnvSpec, Trajectory
 
 N, B, T, L = 2, 3, 4, 12
@@ -105,8 +105,8 @@ def test_priorities_shape_the_sampling_and_weights_undo_it():
     error = np.abs(np.random.default_rng(0).normal(size=(L, B))) + 0.1
     places = np.meshgrid(np.arange(L), np.arange(B), indexing="ij")
     batch = gather(replay, *(jnp.asarray(p.ravel()) for p in places), jnp.ones(L * B), 1, 0.9)
-    td = jnp.asarray(np.repeat(error.ravel()[:, None], N, 1), jnp.float32)
-    replay = replay._replace(priority=prioritize(replay.priority, batch, td, alpha=0.6))
+    td = typical(jnp.asarray(np.repeat(error.ravel()[:, None], N, 1), jnp.float32), batch.alive)
+    replay = replay._replace(priority=prioritize(replay.priority, batch.row, batch.env, td, alpha=0.6))
     np.testing.assert_allclose(replay.priority, error**0.6, rtol=1e-4)
     row, env, weight = draw(replay, jax.random.key(1), 40_000, 1, 1.0)
     chance = error**0.6 / (error**0.6).sum()
@@ -122,8 +122,23 @@ def test_priorities_shape_the_sampling_and_weights_undo_it():
 def test_dead_agents_do_not_count_in_priorities():
     replay = filled(3, True)
     batch = read(replay, 5, 1)._replace(alive=jnp.array([[1.0, 0.0]]))
-    new = prioritize(replay.priority, batch, jnp.array([[2.0, 50.0]]), alpha=1.0)
+    error = typical(jnp.array([[2.0, 50.0]]), batch.alive)
+    new = prioritize(replay.priority, batch.row, batch.env, error, alpha=1.0)
     assert float(new[5, 1]) == pytest.approx(2.0, rel=1e-4)
+
+
+def test_the_error_of_a_stretch_is_the_mean_over_its_living_steps():
+    error = jnp.array([[[1.0, -3.0]], [[5.0, 7.0]]])  # [2 steps, 1 sample, 2 agents]
+    alive = jnp.array([[[1.0, 1.0]], [[1.0, 0.0]]])
+    assert np.asarray(typical(error, alive)) == pytest.approx([3.0])
+
+
+def test_a_stretch_follows_its_environment_across_the_rings_end():
+    replay = filled(4)  # times 4 to 15, of which 12 to 15 stand in rows 0 to 3
+    steps = stretch(replay, jnp.array([10, 5]), jnp.array([1, 2]), 4)
+    assert steps.obs.shape == (4, 2, N, 1)
+    assert steps.obs[:, 0, 0, 0].tolist() == [101, 111, 121, 131]
+    assert steps.obs[:, 1, 0, 0].tolist() == [52, 62, 72, 82]
 
 
 def test_memory_is_counted_to_the_byte():

@@ -1,0 +1,411 @@
+"""Q-learning for teams: DQN, IQL, VDN, QMIX, QPLEX, weighted QMIX, QTRAN. One learner and a mixer.
+
+Mnih et al. 2015, Tan 1993 (IQL), Sunehag et al. 2018 (VDN, arXiv 1706.05296), Rashid et al. 2018 (QMIX,
+arXiv 1803.11485), Wang et al. 2021 (QPLEX, 2008.01062), Rashid et al. 2020 (weighted QMIX, 2006.10800),
+Son et al. 2019 (QTRAN, 1905.05408).
+
+    y = r + gamma Q'_tot(s', a'),  a'_i = argmax_a Q_i(o'_i, a),      L = E[w (Q_tot(s, a) - y)^2]
+
+Q_tot is made of the agents' own values by the mixer; without one (IQL) every agent has a target of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flockrl.algos.parts import ids, joint, mean, require, require_discrete
+from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
+from flockrl.data.replay import Replay, stretch, typical
+from flockrl.errors import UsageError
+from flockrl.explore import level, random_action
+from flockrl.nets.actor_critic import Network
+from flockrl.nets.heads import best_action, pick
+from flockrl.nets.mixers import Constraint, Dueling, Joint, Monotonic, Sum, Weighted, total
+from flockrl.returns import lambda_returns, n_step_returns
+from flockrl.sharing import merge, take
+from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
+
+Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
+MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
+    "team_reward": ("mean", ("sum", "monotonic", "qplex", "weighted", "qtran")),
+    "mixer_size": (32, ("monotonic", "weighted")),
+    "hyper_size": (64, ("monotonic", "weighted", "qplex")),
+    "weighting": ("optimistic", ("weighted",)),
+    "low_weight": (0.1, ("weighted",)),
+    "opt_weight": (1.0, ("qtran",)),
+    "nopt_weight": (1.0, ("qtran",)),
+}
+"""Setting -> its default and the mixers that have it."""
+STRETCH = 25
+"""Length of replayed sequences where there is memory or a lambda and the user says nothing."""
+
+
+@dataclass(frozen=True)
+class QConfig(ReplayConfig):
+    """Settings of the Q-learning family."""
+
+    lr: float = 2e-3
+    """Adam's learning rate."""
+    mixer: Mixer = "none"
+    """How the team's value is made of the agents': none (IQL), sum (VDN), monotonic (QMIX), qplex, weighted, qtran."""
+    team_reward: Literal["mean", "sum"] | None = None
+    """How the team's reward is made of its agents'; by default their mean. Needs a mixer."""
+    double_q: bool = True
+    """Let the online network choose the action that the target network values."""
+    dueling: bool = False
+    """Give every network a value and advantages as outputs."""
+    memory: Literal["none", "gru"] = "none"
+    """Whether agents remember past observations."""
+    memory_size: int = 64
+    """Size of the GRU's memory."""
+    sequence: int | None = None
+    """Steps in a row that a sample learns from; by default 1, or 25 with memory or td_lambda."""
+    burn_in: int = 0
+    """Steps before them that only fill the memory."""
+    td_lambda: float = 0.0
+    """Lambda of the returns along the sequence; 0 for n-step returns."""
+    target_every: int = 1
+    """Gradient steps between moves of the target networks; a hard copy is tau 1 every few hundred."""
+    explore_start: float = 1.0
+    """Probability of a random action at first."""
+    explore_end: float = 0.05
+    """Probability of a random action at the end of the schedule."""
+    explore_part: float = 0.2
+    """Part of the run over which it falls."""
+    mixer_size: int | None = None
+    """Width of the monotonic mixer; by default 32."""
+    hyper_size: int | None = None
+    """Width of the networks that make the mixer's weights; by default 64."""
+    weighting: Literal["optimistic", "central"] | None = None
+    """Which samples weigh fully in weighted QMIX: those underestimated (default), or those of best joint actions."""
+    low_weight: float | None = None
+    """Weight of the other samples in weighted QMIX; by default 0.1."""
+    opt_weight: float | None = None
+    """Weight of QTRAN's condition at the best joint action; by default 1."""
+    nopt_weight: float | None = None
+    """Weight of QTRAN's condition elsewhere; by default 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self,
+            memory_size=self.memory_size > 0,
+            sequence=self.sequence is None or self.sequence > 0,
+            burn_in=self.burn_in >= 0,
+            td_lambda=0 <= self.td_lambda <= 1,
+            target_every=self.target_every > 0,
+            explore_start=0 <= self.explore_start <= 1,
+            explore_end=0 <= self.explore_end <= 1,
+            explore_part=self.explore_part > 0,
+            mixer_size=self.mixer_size is None or self.mixer_size > 0,
+            hyper_size=self.hyper_size is None or self.hyper_size > 0,
+            low_weight=self.low_weight is None or 0 <= self.low_weight <= 1,
+            opt_weight=self.opt_weight is None or self.opt_weight >= 0,
+            nopt_weight=self.nopt_weight is None or self.nopt_weight >= 0,
+        )
+        for name, (_, owners) in MIXER_SETTINGS.items():
+            if getattr(self, name) is not None and self.mixer not in owners:
+                raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")
+        if self.burn_in and self.memory == "none":
+            raise UsageError("burn_in fills a memory: use it with memory=gru.")
+        if self.td_lambda and self.n_step > 1:
+            raise UsageError("td_lambda and n_step are two ways to look ahead: set only one of them.")
+        if self.steps > self.batch_size:
+            raise UsageError(f"batch_size ({self.batch_size}) must hold a whole sequence of {self.steps} steps.")
+
+    @property
+    def steps(self) -> int:
+        """Steps in a row that a sample learns from."""
+        return self.sequence or (STRETCH if self.memory == "gru" or self.td_lambda else 1)
+
+    def of_mixer(self, name: str) -> Any:
+        """A setting of the mixer, or its default."""
+        value = getattr(self, name)
+        return MIXER_SETTINGS[name][0] if value is None else value
+
+
+class Columns(NamedTuple):
+    """What each learning unit (an agent, or a side with a mixer) met, [T, b, K]."""
+
+    reward: Array
+    terminated: Array
+    over: Array
+    weight: Array
+
+
+def make(spec: EnvSpec, config: QConfig, *, envs: int, updates: int) -> Algorithm:
+    """Build the learner for `envs` parallel environments and a run of `updates` iterations."""
+    return QLearner(spec, config, envs, updates).algorithm()
+
+
+class QLearner(ReplayLearner):
+    """params: {"q": one network per group, "mixer": one per side}. A side is a team of the environment."""
+
+    def __init__(self, spec: EnvSpec, config: QConfig, envs: int, updates: int):
+        require_discrete(spec, "Q-learning")
+        self.steps = config.steps
+        window = config.burn_in + self.steps + config.n_step - 1
+        super().__init__(spec, config, envs, updates, window=window, samples=config.batch_size // self.steps)
+        self.recurrent = config.memory == "gru"
+        self.nets = [
+            Network(
+                config.hidden, group.action_size + config.dueling, config.activation, ids=ids(group, config.agent_ids),
+                memory=config.memory_size if self.recurrent else 0, out_scale=0.01,
+            )
+            for group in self.groups
+        ]  # fmt: skip
+        self.own = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
+        teams = dict.fromkeys(spec.teams) if config.mixer != "none" else ()
+        self.sides = [np.flatnonzero(np.array(spec.teams) == team) for team in teams]
+        self.mixers: list[Any] = [self._mixer() for _ in self.sides]
+
+    def _mixer(self) -> nn.Module:
+        config = self.config
+        size, hyper = config.of_mixer("mixer_size"), config.of_mixer("hyper_size")
+        return {
+            "sum": Sum(),
+            "monotonic": Monotonic(size, hyper),
+            "qplex": Dueling(hyper),
+            "weighted": Weighted(size, hyper, config.hidden),
+            "qtran": Constraint(config.hidden),
+        }[config.mixer]
+
+    # State
+
+    def networks(self, key: Array) -> PyTree:
+        spec = self.spec
+        obs = jnp.zeros((1, 1, spec.num_agents, spec.obs_size))
+        first = jnp.zeros((1, 1), bool)
+        keys = [jax.random.fold_in(key, i) for i in range(len(self.nets) + len(self.mixers))]
+        nets = tuple(
+            net.init(k, take(obs, group, 2, group.obs_size), h, first)["params"]
+            for net, k, group, h in zip(self.nets, keys, self.groups, self._memory(1), strict=False)
+        )
+        mixers = tuple(
+            net.init(
+                k,
+                Joint(
+                    jnp.zeros((1, len(side))), jnp.zeros((1, len(side))),
+                    jnp.zeros((1, len(side), spec.action_size)), jnp.zeros((1, spec.central_size)),
+                ),
+            ).get("params", {})
+            for net, k, side in zip(self.mixers, keys[len(nets) :], self.sides, strict=True)
+        )  # fmt: skip
+        return {"q": nets, "mixer": mixers}
+
+    def policy(self, state: ReplayState) -> PyTree:
+        config, progress = self.config, state.iterations / self.iterations
+        epsilon = level("epsilon", config.explore_start, config.explore_end, config.explore_part, progress)
+        warm = self._steps(state) >= config.learning_starts
+        return {"q": state.learned.params["q"], "epsilon": jnp.where(warm, epsilon, 1.0)}
+
+    def memory(self, batch: int) -> PyTree:
+        return self._memory(batch) if self.recurrent else ()
+
+    def _memory(self, batch: int) -> PyTree:
+        if not self.recurrent:
+            return ((),) * len(self.groups)
+        return tuple(jnp.zeros((batch, group.size, self.config.memory_size)) for group in self.groups)
+
+    # Values
+
+    def _q(self, params: PyTree, obs: Array, memory: PyTree, first: Array | None) -> tuple[Array, PyTree]:
+        """Values [..., N, A] of all actions for obs [..., N, O], and each group's memory after each step."""
+        outs, memories = [], []
+        for net, p, group, h in zip(self.nets, params, self.groups, memory, strict=True):
+            out, after = net.apply({"params": p}, take(obs, group, obs.ndim - 2, group.obs_size), h, first)
+            if self.config.dueling:
+                value, advantage = out[..., :1], out[..., 1:]
+                average = (advantage * group.legal).sum(-1, keepdims=True) / group.legal.sum(-1, keepdims=True)
+                out = value + advantage - average
+            outs.append(out)
+            memories.append(after)
+        return merge(outs, self.groups, obs.ndim - 2, self.spec.action_size), tuple(memories)
+
+    def _unroll(self, params: PyTree, seen: Trajectory) -> tuple[Array, PyTree]:
+        """Values [T, b, N, A] along a stretch after its burn-in, and the memory after each step."""
+        if not self.recurrent:
+            return self._q(params, seen.obs[: self.steps], self._memory(1), None)
+        memory, burn = self._memory(seen.obs.shape[1]), self.config.burn_in
+        if burn:
+            past = self._q(params, seen.obs[:burn], memory, seen.first[:burn])[1]
+            memory = jax.tree.map(lambda h: jax.lax.stop_gradient(h[-1]), past)
+        return self._q(params, seen.obs[burn:], memory, seen.first[burn:])
+
+    def _next_q(self, params: PyTree, seen: Trajectory, memories: PyTree) -> Array:
+        """Values [T, b, N, A] of what followed each step, the real final observation of an ended episode included."""
+        if not self.recurrent:
+            return self._q(params, seen.next_obs, self._memory(1), None)[0]
+        # One step from the memory after each step: all of them at once.
+        shape = seen.next_obs.shape
+        memories = jax.tree.map(lambda h: h.reshape(-1, *h.shape[2:]), memories)
+        flat = seen.next_obs.reshape(1, -1, *shape[2:])
+        values = self._q(params, flat, memories, jnp.zeros(flat.shape[:2], bool))[0]
+        return values.reshape(*shape[:-1], -1)
+
+    # Acting
+
+    def act(
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+    ) -> tuple[Array, PyTree, dict[str, Array]]:
+        obs = observation.obs
+        if self.recurrent:
+            q, after = self._q(params["q"], obs[None], memory, jnp.zeros((1, len(obs)), bool))
+            q, memory = q[0], jax.tree.map(lambda h: h[0], after)
+        else:
+            q = self._q(params["q"], obs, self._memory(1), None)[0]
+        legal = self._legal(observation.avail)
+        greedy = best_action(q, legal)[1]
+        if not explore:
+            return greedy, memory, {}
+        chance, number = jax.random.uniform(key, (2, *greedy.shape))
+        return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, {}
+
+    def _legal(self, avail: Array | None) -> Array:
+        """[..., N, A]: the actions that exist, and are legal now."""
+        return jnp.asarray(self.own) if avail is None else avail & self.own
+
+    # Learning
+
+    def learn(
+        self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
+    ) -> tuple[Learned, Array, dict[str, Array]]:
+        row, env, weight = place
+        seen = stretch(replay, row, env, self.window)
+        loss = jax.value_and_grad(self._loss, has_aux=True)
+        (_, (error, metrics)), grads = loss(learned.params, learned.targets, seen, weight)
+        metrics["grad_norm"] = optax.tree.norm(grads["q"])
+        for name, part in grads.items():
+            learned = self._descend(learned, name, part, self.config.lr * factor)
+        learned = learned._replace(updates=learned.updates + 1)
+        return self._follow(learned), error, metrics
+
+    def _follow(self, learned: Learned) -> Learned:
+        """Targets move by tau when it is their turn. With tau 1 they become the online networks exactly."""
+        due = learned.updates % self.config.target_every == 0
+        rate = jnp.where(due, self.config.tau, 0.0)
+        moved = jax.tree.map(lambda t, p: (1 - rate) * t + rate * p, learned.targets, learned.params)
+        return learned._replace(targets=moved)
+
+    def _loss(
+        self, params: PyTree, targets: PyTree, seen: Trajectory, weight: Array
+    ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+        """The squared errors along stretches [W, b]; each sample's error [b], and metrics."""
+        q, memories = self._unroll(params["q"], seen)
+        live = jax.tree.map(lambda x: x[self.config.burn_in :], seen)
+        columns, follows = self._columns(live), self._next_values(params, targets, seen, live, memories)
+        args = columns.reward, follows, columns.terminated, columns.over, self.config.gamma
+        if self.config.td_lambda:
+            target = lambda_returns(*args, self.config.td_lambda)
+        else:
+            target = n_step_returns(*args, self.config.n_step)
+        target = jax.lax.stop_gradient(target)
+        head, known = jax.tree.map(lambda x: x[: self.steps], (live, columns.weight))
+        if self.sides:
+            losses, errors = self._mixed(params["mixer"], q[: self.steps], head, target, known, weight)
+        else:
+            losses, errors = self._independent(q[: self.steps], head, target, known, weight)
+        metrics = {"loss": losses, "q": mean(errors + target, known), "td_error": mean(jnp.abs(errors), known)}
+        return losses, (typical(errors, known), metrics)
+
+    def _columns(self, seen: Trajectory) -> Columns:
+        """Rewards and ends of each agent, or of each side: it ends with its last agent."""
+        assert seen.alive is not None  # the replay writes it always
+        alive, over = seen.alive, seen.terminated | seen.truncated
+        reward, terminated = seen.reward, seen.terminated
+        if self.sides:
+            combined = [total(reward[..., side]) for side in self.sides]
+            if self.config.of_mixer("team_reward") == "mean":
+                combined = [r / len(side) for r, side in zip(combined, self.sides, strict=True)]
+            reward = jnp.stack(combined, -1)
+            left, going = alive & ~terminated, alive & ~over
+            terminated = jnp.stack([~left[..., side].any(-1) for side in self.sides], -1)
+            over = jnp.stack([~going[..., side].any(-1) for side in self.sides], -1)
+            alive = jnp.stack([alive[..., side].any(-1) for side in self.sides], -1)
+        begins = jnp.concatenate([seen.first[1:], jnp.zeros_like(seen.first[:1])])
+        return Columns(reward, terminated, over | begins[..., None], alive.astype(jnp.float32))
+
+    def _next_values(
+        self, params: PyTree, targets: PyTree, seen: Trajectory, live: Trajectory, memories: PyTree
+    ) -> Array:
+        """[T, b, K] value of what followed each step, by the target networks."""
+        after = self._unroll(targets["q"], seen)[1] if self.recurrent else ()
+        q = self._next_q(targets["q"], live, after)
+        legal = self._legal(live.next_avail)
+        chooser = self._next_q(params["q"], live, memories) if self.config.double_q else q
+        action = best_action(chooser, legal)[1]
+        if not self.sides:
+            return pick(q, action)
+        assert live.alive is not None
+        left = live.alive & ~live.terminated
+        whole = self._joint(q, action, legal, left, joint(self.spec, live.next_obs, live.next_state))
+        values = []
+        for k, net in enumerate(self.mixers):
+            out = net.apply({"params": targets["mixer"][k]}, self._of_side(whole, k))
+            parts: Any = out if isinstance(out, tuple) else (out, out)
+            values.append(parts[1] if self.config.mixer == "weighted" else parts[0])
+        return jnp.stack(values, -1)
+
+    def _joint(self, q: Array, action: Array, legal: Array, alive: Array, state: Array) -> Joint:
+        """What all agents do, the dead with value 0 and no action."""
+        there = alive.astype(q.dtype)
+        code = jax.nn.one_hot(action, q.shape[-1]) * there[..., None]
+        return Joint(pick(q, action) * there, best_action(q, legal)[0] * there, code, state)
+
+    def _of_side(self, whole: Joint, k: int) -> Joint:
+        side = self.sides[k]
+        if len(side) == self.spec.num_agents:
+            return whole
+        return Joint(whole.q[..., side], whole.best[..., side], whole.action[..., side, :], whole.state)
+
+    def _independent(
+        self, q: Array, seen: Trajectory, target: Array, known: Array, weight: Array
+    ) -> tuple[Array, Array]:
+        """IQL: every agent's own error; each group's mean added up."""
+        error = pick(q, seen.action) - target
+        square = weight[:, None] * error**2
+        return sum(mean(take(square, g, 2), take(known, g, 2)) for g in self.groups), error  # type: ignore[return-value]
+
+    def _mixed(
+        self, mixers: PyTree, q: Array, seen: Trajectory, target: Array, known: Array, weight: Array
+    ) -> tuple[Array, Array]:
+        """The errors of every side's joint value, each side's mean added up."""
+        assert seen.alive is not None
+        legal, state = self._legal(seen.avail), joint(self.spec, seen.obs, seen.state)
+        done = self._joint(q, seen.action, legal, seen.alive, state)
+        best = self._joint(q, best_action(q, legal)[1], legal, seen.alive, state)
+        losses, errors = [], []
+        for k, net in enumerate(self.mixers):
+            sides = self._of_side(done, k), self._of_side(best, k)
+            square, error = self._side_loss(net, {"params": mixers[k]}, *sides, target[..., k])
+            losses.append(mean(weight[:, None] * square[..., None], known[..., k : k + 1]))
+            errors.append(error)
+        return sum(losses), jnp.stack(errors, -1)  # type: ignore[return-value]
+
+    def _side_loss(self, net: Any, params: PyTree, done: Joint, best: Joint, target: Array) -> tuple[Array, Array]:
+        """What one side's samples cost [T, b], and the error of its joint value."""
+        config, hold = self.config, jax.lax.stop_gradient
+        if config.mixer == "weighted":
+            mixed, central = net.apply(params, done)
+            low = mixed > target
+            if config.of_mixer("weighting") == "central":
+                chosen = (done.action == best.action).all((-1, -2))
+                low = ~(chosen | (target > net.apply(params, best)[1]))
+            scale = jnp.where(hold(low), config.of_mixer("low_weight"), 1.0)
+            return scale * (mixed - target) ** 2 + (central - target) ** 2, central - target
+        if config.mixer == "qtran":
+            # The sum of values must meet Q_jt - V at the best joint action and not lie below it elsewhere.
+            (value, rest), (top, _) = net.apply(params, done), net.apply(params, best)
+            at_best = total(best.q) - hold(top) + rest
+            elsewhere = jnp.minimum(total(done.q) - hold(value) + rest, 0.0)
+            conditions = config.of_mixer("opt_weight") * at_best**2 + config.of_mixer("nopt_weight") * elsewhere**2
+            return (value - target) ** 2 + conditions, value - target
+        error = net.apply(params, done) - target
+        return error**2, error

@@ -1,0 +1,257 @@
+"""Tabular Q-learning (Watkins 1989): each agent keeps a table of values and learns as if it were alone.
+
+    Q[o, a] <- Q[o, a] + lr (r + gamma max_{legal a'} Q[o', a'] - Q[o, a])
+
+without the second term where the agent's life ended. Observations are cut into cells and cells are hashed to
+rows, so a table's size is known beforehand and any discrete environment is accepted.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.algos.parts import Schedule, falling, require, require_discrete
+from flockrl.errors import UsageError
+from flockrl.explore import level
+from flockrl.sharing import Share, make_groups
+from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+
+ROW, PRINT = 1, 2
+"""Which of the two hashes: the row of a cell, and the fingerprint of who owns a row."""
+HAIR = 1e-4
+"""Part of a cell by which observations are moved up before they are cut."""
+LARGEST = 2**30
+"""Rows of the largest table, within what 32-bit indices reach."""
+
+
+@dataclass(frozen=True)
+class TabularConfig:
+    """Settings of tabular Q-learning."""
+
+    share: Share = "none"
+    """Who shares a table: all agents, agents of one kind, or none."""
+    bin_width: float = 1.0
+    """Width of the cells into which each entry of an observation is cut."""
+    table_size: int = 65_536
+    """Rows of each table, a power of two."""
+    rollout_steps: int = 1
+    """Steps of every environment between updates; with more, agents act on older values."""
+    lr: float = 0.1
+    """How far a value moves towards its target, from above 0 to 1."""
+    lr_schedule: Schedule = "linear"
+    """How the learning rate falls to zero over the run, if at all."""
+    gamma: float = 0.95
+    """Discount factor."""
+    optimism: float = 0.0
+    """Value of what has not been tried; a high one makes even greedy agents try everything."""
+    explore_start: float = 1.0
+    """Part of the actions that are random at first."""
+    explore_end: float = 0.05
+    """Part of the actions that are random at the end."""
+    explore_part: float = 0.5
+    """Part of the run over which exploration falls."""
+
+    def __post_init__(self) -> None:
+        require(
+            self,
+            bin_width=self.bin_width > 0,
+            rollout_steps=self.rollout_steps > 0,
+            lr=0 < self.lr <= 1,
+            gamma=0 <= self.gamma <= 1,
+            explore_start=0 <= self.explore_start <= 1,
+            explore_end=0 <= self.explore_end <= 1,
+            explore_part=0 < self.explore_part <= 1,
+        )
+        size = self.table_size
+        if not 1 <= size <= LARGEST or size & (size - 1):
+            raise UsageError(f"table_size must be a power of two between 1 and 2^30, not {size}.")
+
+
+class TabularState(NamedTuple):
+    """values: [G, R, A], one table per group; owner: [G, R] uint32, the fingerprint of the observation that a row
+    belongs to, 0 where nobody came yet; used: [G] rows that have an owner; iterations: updates so far."""
+
+    values: Array
+    owner: Array
+    used: Array
+    iterations: Array
+
+
+class Visit(NamedTuple):
+    """What is learned from: every agent's transitions in the order of learning, [V] except legal: [V, A].
+
+    table, row, next_row: where the values of this observation and of the next stand. goes_on: whether anything
+    follows. legal: what may be done then.
+    """
+
+    table: Array
+    row: Array
+    action: Array
+    reward: Array
+    next_row: Array
+    legal: Array
+    goes_on: Array
+    alive: Array
+
+
+class Tabular:
+    """Holds what is static (groups, sizes, settings). Its methods are pure."""
+
+    def __init__(self, spec: EnvSpec, config: TabularConfig, updates: int):
+        require_discrete(spec, "Tabular Q-learning")
+        self.spec, self.config, self.updates = spec, config, updates
+        groups = make_groups(spec, config.share)
+        self.tables = len(groups)
+        self.bytes = self.tables * config.table_size * 4 * (spec.action_size + 1)
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.bytes > 0.8 * available:
+            raise UsageError(
+                f"{self.tables} tables of {config.table_size:,} rows take {self.bytes / 1e9:.1f} GB, and this machine "
+                f"has {available / 1e9:.1f} GB: choose a smaller table_size."
+            )
+        sizes = np.array([space.size for space in spec.observations])
+        self.reads = np.arange(spec.obs_size) < sizes[:, None]
+        """[N, O]: the entries of its observation that each agent has; the others are padding."""
+        counts = np.array([space.size for space in spec.actions])
+        self.own = np.arange(spec.action_size) < counts[:, None]
+        """[N, A]: the actions that each agent has."""
+        self.table = np.zeros(spec.num_agents, np.int32)
+        """[N]: each agent's table."""
+        for g, group in enumerate(groups):
+            self.table[list(group.agents)] = g
+
+    def algorithm(self) -> Algorithm:
+        plural = "s" * (self.tables > 1)
+        note = f"{self.tables} table{plural} of {self.config.table_size:,} rows, {self.bytes / 1e6:,.1f} MB"
+        return Algorithm(
+            self.init, self.policy, self.act, self.update, lambda batch: (), self.config.rollout_steps, note
+        )  # fmt: skip
+
+    def init(self, key: Array) -> TabularState:
+        shape = self.tables, self.config.table_size
+        values = jnp.full((*shape, self.spec.action_size), self.config.optimism, jnp.float32)
+        return TabularState(values, jnp.zeros(shape, jnp.uint32), jnp.zeros(self.tables, jnp.int32), jnp.int32(0))
+
+    def policy(self, state: TabularState) -> PyTree:
+        """The tables, and how far the run is, with which exploration falls."""
+        return {"values": state.values, "progress": state.iterations / self.updates}
+
+    def rows(self, obs: Array) -> Array:
+        """[..., N] int32, the rows of observations [..., N, O]."""
+        hashed = hash_cells(cells(obs, self.config.bin_width), self.reads, ROW)
+        return (hashed & np.uint32(self.config.table_size - 1)).astype(jnp.int32)
+
+    def act(
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+    ) -> tuple[Array, PyTree, dict[str, Array]]:
+        """Exploring, ties are broken at random; greedy, the lowest of the best actions is taken."""
+        values = params["values"][self.table, self.rows(observation.obs)]
+        legal = self._legal(observation.avail, values.shape)
+        values = jnp.where(legal, values, -jnp.inf)
+        if not explore:
+            return values.argmax(-1).astype(jnp.int32), memory, {}
+        random_key, key = jax.random.split(key)
+        epsilon = self._epsilon(params["progress"])
+        anything = jax.random.uniform(random_key, (*values.shape[:-1], 1)) < epsilon
+        wanted = legal & (anything | (values == values.max(-1, keepdims=True)))
+        drawn = jnp.where(wanted, jax.random.uniform(key, values.shape), -1.0)
+        return drawn.argmax(-1).astype(jnp.int32), memory, {}
+
+    def _epsilon(self, progress: Array) -> Array:
+        config = self.config
+        return level("epsilon", config.explore_start, config.explore_end, config.explore_part, progress)
+
+    def _legal(self, avail: Array | None, shape: tuple[int, ...]) -> Array:
+        """[..., N, A]: the actions that an agent has, and are legal now."""
+        return jnp.broadcast_to(self.own if avail is None else avail & self.own, shape)
+
+    def update(self, state: TabularState, trajectory: Trajectory, key: Array) -> tuple[TabularState, Metrics]:
+        """Learn from every transition in order of time, then of environment, then of agent."""
+        config, progress = self.config, state.iterations / self.updates
+        lr = config.lr * falling(config.lr_schedule, progress)
+        visits = self._visits(trajectory)
+
+        def error(values: Array, visit: Visit) -> Array:
+            ahead = jnp.where(visit.legal, values[visit.table, visit.next_row], -jnp.inf).max(-1)
+            target = visit.reward + jnp.where(visit.goes_on, config.gamma * ahead, 0.0)
+            return jnp.where(visit.alive, target - values[visit.table, visit.row, visit.action], 0.0)
+
+        # One number at a time and nothing else in the loop: the table is then changed in place. Whatever else
+        # reads the old values makes the compiler copy the whole table, in the loop for every transition.
+        def learn(values: Array, visit: Visit) -> tuple[Array, None]:
+            return values.at[visit.table, visit.row, visit.action].add(lr * error(values, visit)), None
+
+        values, _ = jax.lax.scan(learn, state.values, visits)
+        owner, used, others = self._claim(state, trajectory.obs, visits)
+        count = jnp.maximum(visits.alive.sum(), 1)
+        metrics = {
+            "td_error": jnp.abs(error(values, visits)).sum() / count,
+            "collisions": others / count,
+            "table_rows": used[self.table].astype(jnp.float32).mean(),
+            "epsilon": self._epsilon(progress),
+            "lr": lr,
+        }
+        return TabularState(values, owner, used, state.iterations + 1), metrics
+
+    def _visits(self, trajectory: Trajectory) -> Visit:
+        shape = trajectory.reward.shape
+        legal = self._legal(trajectory.next_avail, (*shape, self.spec.action_size))
+        visits = Visit(
+            jnp.broadcast_to(self.table, shape), self.rows(trajectory.obs), trajectory.action, trajectory.reward,
+            self.rows(trajectory.next_obs), legal, ~trajectory.terminated & legal.any(-1),
+            jnp.ones(shape, bool) if trajectory.alive is None else trajectory.alive,
+        )  # fmt: skip
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), visits)
+
+    def _claim(self, state: TabularState, obs: Array, visits: Visit) -> tuple[Array, Array, Array]:
+        """Owners of the rows and how many there are, after these visits; and the visits to rows of others.
+
+        A row belongs for good to the observation that comes first, or among those of one update to the one with
+        the largest fingerprint.
+        """
+        size, place = self.config.table_size, (visits.table, visits.row)
+        mark = jnp.maximum(hash_cells(cells(obs, self.config.bin_width), self.reads, PRINT).reshape(-1), 1)
+        new = visits.alive & (state.owner[place] == 0)
+        table, row, claim = jax.lax.sort((visits.table, jnp.where(new, visits.row, size), mark), num_keys=2)
+        owner = state.owner.at[table, row].max(claim, mode="drop")
+        again = (jnp.diff(table, prepend=-1) == 0) & (jnp.diff(row, prepend=-1) == 0)
+        used = state.used.at[table].add((~again & (row < size)).astype(jnp.int32))
+        return owner, used, (visits.alive & (owner[place] != mark)).sum()
+
+
+def cells(obs: Array, bin_width: float) -> Array:
+    """[...] int32: floor(obs / bin_width), the cell in which each entry lies, negative below zero.
+
+    A hair is added first: without it multiples of the width often fall into the cell below by rounding.
+    """
+    return jnp.clip(jnp.floor(obs / bin_width + HAIR), -(2.0**30), 2.0**30).astype(jnp.int32)
+
+
+def hash_cells(cell: Array, reads: np.ndarray, which: int) -> Array:
+    """[..., N] uint32: a hash of the cells [..., N, O] that `reads` [N, O] says are an agent's own.
+
+    Every entry is scrambled with a word of its own place, the words are added up, and the sum is scrambled again
+    with the number of entries.
+    """
+    place = np.arange(1, reads.shape[1] + 1, dtype=np.uint32)
+    words = scramble(jax.lax.bitcast_convert_type(cell, jnp.uint32) ^ scramble(place + np.uint32(which << 24)))
+    total = jnp.where(reads, words, np.uint32(0)).sum(-1, dtype=jnp.uint32)
+    return scramble(total + reads.sum(-1).astype(np.uint32))
+
+
+def scramble(x: Any) -> Any:
+    """A one-to-one map of 32-bit words after which every bit depends on all bits of `x`."""
+    for shift, factor in ((16, 0x6A09E667), (15, 0xBB67AE85)):  # fractions of the roots of 2 and 3, both odd
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(16))
+
+
+def make(spec: EnvSpec, config: TabularConfig, *, envs: int, updates: int) -> Algorithm:
+    """Tabular Q-learning for an environment with discrete actions."""
+    return Tabular(spec, config, updates).algorithm()

@@ -1,0 +1,158 @@
+"""Mixers: from the agents' own values to the value of what they do together.
+
+A mixer works for one side of a game with n agents. Its inputs have any leading axes; dead agents have value 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flockrl.nets.actor_critic import Network
+from flockrl.nets.torsos import Dense
+from flockrl.types import Array
+
+POSITIVE = 1e-6
+"""Least weight where a weight must stay above zero."""
+
+
+class Joint(NamedTuple):
+    """What a side does at one moment.
+
+    q: [..., n] each agent's value of its action; best: [..., n] of its best legal action; action: [..., n, A] one-hot,
+    zero for the dead; state: [..., S] the global state.
+    """
+
+    q: Array
+    best: Array
+    action: Array
+    state: Array
+
+    @property
+    def seen(self) -> Array:
+        """[..., S + n A] state and joint action side by side."""
+        return jnp.concatenate([self.state, self.action.reshape(*self.state.shape[:-1], -1)], axis=-1)
+
+
+def total(x: Array) -> Array:
+    """Sum over the last, short axis, written out: the compiler makes vector code of long rows only."""
+    return functools.reduce(jnp.add, [x[..., i] for i in range(x.shape[-1])])
+
+
+class Hyper(nn.Module):
+    """A two-layer network whose output is used as weights, [..., F] -> [..., outputs]. It starts near `start`.
+
+    tanh bounds the weights: with relu they grow with states that lie far out, and targets with them.
+    """
+
+    hidden: int
+    outputs: int
+    start: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = jnp.tanh(Dense(self.hidden, 5 / 3, name="dense")(x))
+        return Dense(self.outputs, 0.01, name="weights")(x) + self.start
+
+
+class Sum(nn.Module):
+    """VDN (Sunehag et al. 2018): Q_tot = sum_i Q_i."""
+
+    @nn.compact
+    def __call__(self, joint: Joint) -> Array:
+        return total(joint.q)
+
+
+class Monotonic(nn.Module):
+    """QMIX (Rashid et al. 2018): Q_tot = |w2(s)| . elu(|W1(s)| Q + b1(s)) + v(s), so dQ_tot / dQ_i >= 0."""
+
+    size: int
+    hyper: int
+
+    @nn.compact
+    def __call__(self, joint: Joint) -> Array:
+        q, state = joint.q, joint.state
+        agents = q.shape[-1]
+        first = jnp.abs(Hyper(self.hyper, agents * self.size, 1 / agents, name="first")(state))
+        bias = Dense(self.size, 0.01, name="bias")(state)
+        rows = [q[..., i, None] * first[..., i * self.size : (i + 1) * self.size] for i in range(agents)]
+        hidden = jax.nn.elu(functools.reduce(jnp.add, rows) + bias)
+        second = jnp.abs(Hyper(self.hyper, self.size, 1 / self.size, name="second")(state))
+        return (hidden * second).sum(-1) + Hyper(self.size, 1, name="value")(state)[..., 0]
+
+
+class Dueling(nn.Module):
+    """QPLEX (Wang et al. 2021): Q_tot = sum_i V_i + sum_i l_i(s, a) A_i with all weights positive.
+
+    V_i = w_i(s) max_a Q_i + b_i(s), A_i = w_i(s) (Q_i - max_a Q_i) <= 0, and l_i(s, a) a sum over `heads` of
+    products of a positive key, the agent's attention and the joint action's. Any joint value with the same best
+    joint action can be represented.
+    """
+
+    hyper: int
+    heads: int = 4
+
+    @nn.compact
+    def __call__(self, joint: Joint) -> Array:
+        state, agents = joint.state, joint.q.shape[-1]
+        scale = jnp.abs(Hyper(self.hyper, agents, 1.0, name="scale")(state)) + POSITIVE
+        offset = Hyper(self.hyper, agents, name="offset")(state)
+        values = scale * joint.q + offset
+        advantage = jax.lax.stop_gradient(scale * (joint.q - joint.best))
+        # Where agents are nearly indifferent, only very large weights can tell joint actions apart: hence exp.
+        keys = jnp.exp(Hyper(self.hyper, self.heads, math.log(4 / self.heads), name="key")(state))
+        to_agent = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, name="agent")(state))
+        to_action = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, name="action")(joint.seen))
+        heads = (*state.shape[:-1], agents, self.heads)
+        weight = total((to_agent * to_action).reshape(heads) * keys[..., None, :])
+        # Q_i = V_i + A_i. The weight's share of the advantage trains the weight alone: the agents learn from Q_i.
+        return total(values) + total((weight - 1) * advantage)
+
+
+class Central(nn.Module):
+    """Any function of state and joint action, without regard to the agents' own values."""
+
+    sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, joint: Joint) -> Array:
+        return Network(self.sizes, 1, "relu", name="network")(joint.seen[..., None, :])[0][..., 0, 0]
+
+
+class Weighted(nn.Module):
+    """Weighted QMIX (Rashid et al. 2020): a monotonic mixer beside an unrestricted joint value.
+
+    Returns (Q_tot, Q*).
+    """
+
+    size: int
+    hyper: int
+    sizes: tuple[int, ...]
+
+    def setup(self) -> None:
+        self.mixer = Monotonic(self.size, self.hyper)
+        self.central = Central(self.sizes)
+
+    def __call__(self, joint: Joint) -> tuple[Array, Array]:
+        return self.mixer(joint), self.central(joint)
+
+
+class Constraint(nn.Module):
+    """QTRAN (Son et al. 2019): a joint value Q_jt(s, a) and the state's share V(s) that the sum of values lacks.
+
+    Returns (Q_jt, V).
+    """
+
+    sizes: tuple[int, ...]
+
+    def setup(self) -> None:
+        self.central = Central(self.sizes)
+        self.rest = Network(self.sizes, 1, "relu")
+
+    def __call__(self, joint: Joint) -> tuple[Array, Array]:
+        return self.central(joint), self.rest(joint.state[..., None, :])[0][..., 0, 0]
