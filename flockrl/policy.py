@@ -23,6 +23,7 @@ class Policy:
 
     def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0, codec: Any = None):
         self.spec, self._codec = spec, codec
+        self._stack = None if codec is None else codec.stack()
         self._algorithm, self._params = algorithm, params
         self._act = jax.jit(self._pure_act, static_argnames="explore")
         self._key = jax.random.key(seed)
@@ -35,6 +36,8 @@ class Policy:
 
     def reset(self, where: np.ndarray | None = None) -> None:
         """Forget. `where`: [B] bool, the teams whose episode begins; all of them by default."""
+        if self._stack is not None:
+            self._stack.restart()
         if where is None or self._memory is None:
             self._memory = None
             return
@@ -85,13 +88,15 @@ class Policy:
             for agent, value in (avail or {}).items()
         }
         masks = codec.avail(named, infos) if self.spec.discrete else None
-        actions = codec.act(self.act(codec.obs(named), masks, explore), list(named))
+        frame = codec.obs(named)
+        seen = frame if self._stack is None else self._stack.add(frame)
+        actions = codec.act(self.act(seen, masks, explore), list(named))
         return {agent: actions[str(agent)] for agent in obs}
 
     def _pad(self, obs: np.ndarray | Sequence[Any]) -> np.ndarray:
         assert not isinstance(obs, Mapping)
         if isinstance(obs, np.ndarray | jax.Array):
-            return np.asarray(obs, np.float32)
-        rows = [np.asarray(row, np.float32) for row in obs]
+            return np.asarray(obs, self.spec.observations[0].dtype)
+        rows = [np.asarray(row, self.spec.observations[0].dtype) for row in obs]
         size = self.spec.obs_size
         return np.stack([np.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, size - r.shape[-1])]) for r in rows], axis=-2)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.errors import UsageError
+from flockrl.nets.torsos import picture_shape
 from flockrl.sharing import Group, take
 from flockrl.types import Array, EnvSpec, PyTree
 
@@ -29,6 +30,15 @@ def require_discrete(spec: EnvSpec, who: str) -> None:
         raise UsageError(
             f"{who} needs discrete actions, and {spec.name} has continuous ones: use ippo, mappo, ireinforce, maddpg, "
             "matd3 or masac instead."
+        )
+
+
+def require_vectors(spec: EnvSpec) -> None:
+    """Refuse pictures with a sentence that names learners for them."""
+    if picture_shape(spec):
+        raise UsageError(
+            f"{spec.name} shows pictures, and learners with a replay take vectors only: use ppo, ippo, mappo, ia2c, "
+            "maa2c, ireinforce or mareinforce instead."
         )
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flockrl.algos.parts import ids, legal
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import Head, make_head
+from flockrl.nets.torsos import picture_shape
 from flockrl.normalize import Moments
 from flockrl.sharing import Group, make_groups, merge, take
 from flockrl.types import Array, EnvSpec, Observation, PyTree
@@ -34,7 +35,9 @@ class TeamPolicy:
     def _network(self, outputs: int, ids: int = 0, **options: Any) -> Network:
         config = self.config
         size = config.memory_size if self.recurrent else 0
-        return Network(config.hidden, outputs, config.activation, ids=ids, memory=size, **options)
+        return Network(
+            config.hidden, outputs, config.activation, ids=ids, memory=size, picture=picture_shape(self.spec), **options
+        )
 
     def _init_actors(self, keys: Array) -> tuple[PyTree, ...]:
         """Fresh parameters of each group's policy, one key for each."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flockrl.envs.host import HostEnv, TeamStep, short_seed
-from flockrl.envs.options import Options, load, time_limit
+from flockrl.envs.options import Options, draw_quietly, load, time_limit
 from flockrl.envs.spaces import Codec, kind
 from flockrl.errors import UsageError, nearest
 from flockrl.types import EnvSpec, Observation
@@ -24,6 +24,7 @@ PACKAGES = {"lbf": "lbforaging", "rware": "rware", "gymnasium": "gymnasium"}
 
 def raw(suite: str, name: str, settings: Mapping[str, Any], draw: bool) -> Any:
     """The environment registered under a name."""
+    draw_quietly()
     load(PACKAGES[suite], suite)
     import gymnasium
 
@@ -64,7 +65,9 @@ class GymTeam(HostEnv):
         count = len(acts.spaces) if self.several else 1
         self.names = [f"agent_{i}" for i in range(count)] if self.several else ["agent"]
         spaces = [tuple(space.spaces) if self.several else (space,) for space in (seen, acts)]
-        self.codec = Codec(name, self.names, *(dict(zip(self.names, s, strict=True)) for s in spaces))
+        named = [dict(zip(self.names, part, strict=True)) for part in spaces]
+        self.codec = Codec(name, self.names, named[0], named[1], options)
+        self.stack = self.codec.stack()
         _, info = env.reset(seed=0)
         self.masked = self.codec.masked or "action_mask" in info
         self.spec = EnvSpec(
@@ -73,6 +76,8 @@ class GymTeam(HostEnv):
         )  # fmt: skip
 
     def reset(self, seed: int) -> Observation:
+        if self.stack is not None:
+            self.stack.restart()
         observation, info = self.env.reset(seed=short_seed(seed))
         return self._see(observation, info)
 
@@ -95,7 +100,8 @@ class GymTeam(HostEnv):
             masks = (masks if self.several else (masks,)) if masks is not None else (None,) * len(self.names)
             infos = {name: {"action_mask": mask} for name, mask in zip(self.names, masks, strict=True)}
             avail = self.codec.avail(parts, infos)
-        return Observation(self.codec.obs(parts), avail)
+        obs: Any = self.codec.obs(parts)
+        return Observation(obs if self.stack is None else self.stack.add(obs), avail)
 
     def render(self) -> np.ndarray | None:
         return self.env.render()

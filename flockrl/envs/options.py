@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import os
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,19 +28,29 @@ class Options:
     """Steps after which an episode is truncated; by default the environment's own limit, or 1,000."""
     team_reward: bool = False
     """Give every agent the sum of all rewards."""
+    grey: bool = False
+    """Pictures without their colours."""
+    resize: int | None = None
+    """Side of a square to which pictures are shrunk, 0 for as they are; by default 42 where a side is above 64."""
+    stack: int = 1
+    """Pictures that are seen at once, the newest and those before it."""
 
     def reward(self, reward: np.ndarray) -> np.ndarray:
         return np.full_like(reward, reward.sum()) if self.team_reward else reward
 
 
+PLAIN = Options()
+
+
 def split(name: str, settings: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
     """Our options, and what is left for the environment."""
     own = {field.name: field for field in dataclasses.fields(Options)}
+    least = {"max_steps": 1, "resize": 0, "stack": 1}
     for key, value in settings.items():
-        if key == "max_steps" and not (isinstance(value, int) and value > 0):
-            raise UsageError(f"{name}: max_steps must be a whole number of at least 1, not {value!r}.")
-        if key == "team_reward" and not isinstance(value, bool):
-            raise UsageError(f"{name}: team_reward must be true or false, not {value!r}.")
+        if key in least and not (type(value) is int and value >= least[key]):
+            raise UsageError(f"{name}: {key} must be a whole number of at least {least[key]}, not {value!r}.")
+        if key in ("team_reward", "grey") and not isinstance(value, bool):
+            raise UsageError(f"{name}: {key} must be true or false, not {value!r}.")
     ours = {key: value for key, value in settings.items() if key in own}
     return Options(**ours), {key: value for key, value in settings.items() if key not in own}
 
@@ -55,6 +67,14 @@ def time_limit(env: Any) -> int | None:
             if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
                 return int(value)
     return None
+
+
+def draw_quietly() -> None:
+    """Keep pygame from greeting, and from looking for a screen and loudspeakers that are not there."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")) and sys.platform == "linux":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def load(module: str, suite: str, extras: Mapping[str, str] | None = None) -> Any:

@@ -8,14 +8,13 @@ arise: waiting is a step without a choice. So learners need to know nothing abou
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from flockrl.envs.host import HostEnv, TeamStep, short_seed
-from flockrl.envs.options import Options, load, time_limit
+from flockrl.envs.options import Options, draw_quietly, load, time_limit
 from flockrl.envs.spaces import Codec
 from flockrl.errors import UsageError
 from flockrl.types import EnvSpec, Observation
@@ -26,7 +25,7 @@ LARGEST_STATE = 4096
 
 def raw(module: str, settings: Mapping[str, Any], draw: bool) -> Any:
     """The environment of a module: its parallel form where it has one."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    draw_quietly()
     found = load(module, "pettingzoo", {"mpe2": "pettingzoo"})
     make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
     if make is None:
@@ -52,7 +51,8 @@ class _Named(HostEnv):
             )
         self.env, self.name, self.options = env, name, options
         seen, acts = ({a: space(a) for a in agents} for space in (env.observation_space, env.action_space))
-        self.codec = Codec(name, [str(a) for a in agents], _text(seen), _text(acts))
+        self.codec = Codec(name, [str(a) for a in agents], _text(seen), _text(acts), options)
+        self.stack = self.codec.stack()
         self.agents = {str(agent): agent for agent in agents}
         self.masked = self.codec.masked
         self.has_state = False
@@ -72,6 +72,10 @@ class _Named(HostEnv):
         if state.size <= LARGEST_STATE and not np.array_equal(state, joint):
             self.has_state = True
             self.spec = _replace(self.spec, state_size=state.size)
+
+    def _obs(self, observations: Mapping[str, Any]) -> Any:
+        obs = self.codec.obs(observations)
+        return obs if self.stack is None else self.stack.add(obs)
 
     def _alive(self) -> Any:
         """[N] bool: who is in the game now."""
@@ -99,6 +103,8 @@ class ParallelTeam(_Named):
         self._with_state(self._see(observations, infos))
 
     def _reset(self, seed: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        if self.stack is not None:
+            self.stack.restart()
         result = self.env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2:
             raise UsageError(f"{self.name}: reset must return (observations, infos), two dicts by agent.")
@@ -128,7 +134,7 @@ class ParallelTeam(_Named):
             if str(agent) not in observations:
                 raise UsageError(f"{self.name}: agent {str(agent)!r} is alive, but its observation is missing.")
         avail = self.codec.avail(observations, infos) if self.masked else None
-        return Observation(self.codec.obs(observations), avail, self._state(), alive & going)
+        return Observation(self._obs(observations), avail, self._state(), alive & going)
 
 
 class TurnTeam(_Named):
@@ -140,6 +146,8 @@ class TurnTeam(_Named):
         self._with_state(self.reset(0))
 
     def reset(self, seed: int) -> Observation:
+        if self.stack is not None:
+            self.stack.restart()
         self.env.reset(seed=short_seed(seed))
         self._bury()
         return self._see(list(self.env.agents))
@@ -169,7 +177,7 @@ class TurnTeam(_Named):
     def _see(self, agents: list[Any]) -> Observation:
         observations = {str(agent): self.env.observe(agent) for agent in agents}
         avail = self._turn(self.codec.avail(observations, _text(self.env.infos))) if self.masked else None
-        return Observation(self.codec.obs(observations), avail, self._state(), self._alive())
+        return Observation(self._obs(observations), avail, self._state(), self._alive())
 
     def _turn(self, avail: Any) -> Any:
         """Legal actions of the agent whose turn it is, and the single action 0 for the others."""

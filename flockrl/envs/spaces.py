@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flockrl.envs.images import Pictures, Stack, is_picture
+from flockrl.envs.options import PLAIN, Options
 from flockrl.errors import UsageError
 from flockrl.types import Box, Discrete, EnvSpec, Space
 
@@ -158,18 +160,23 @@ def action_code(space: Any, where: str) -> ActionCode:
 class Codec:
     """Dicts of named agents <-> arrays, for agents with the given spaces.
 
-    observations, actions: the spec's entries. masked: whether observations carry `action_mask`.
+    observations, actions: the spec's entries. masked: whether observations carry `action_mask`. stack: the frames
+    that pictures are stacked from, or None.
     """
 
-    def __init__(self, name: str, agents: Sequence[str], seen: Mapping[str, Any], acts: Mapping[str, Any]):
+    def __init__(
+        self, name: str, agents: Sequence[str], seen: Mapping[str, Any], acts: Mapping[str, Any],
+        options: Options = PLAIN,
+    ):  # fmt: skip
         self.name, self.agents = name, tuple(agents)
         self.index = {agent: i for i, agent in enumerate(self.agents)}
         inner = {agent: _inside(seen[agent]) for agent in self.agents}
         self.masked = any(kind(seen[a]) == "Dict" and "action_mask" in seen[a].spaces for a in self.agents)
         self._inside = {a: inner[a] is not seen[a] for a in self.agents}
-        parts = [layout(inner[a], f"{name}: agent {a!r}: its observation") for a in self.agents]
+        parts, self.observations, self.dtype = _parts(name, inner, options)
+        self._frame = getattr(parts[0], "shape", None) if options.stack > 1 else None
+        self._frames = options.stack
         codes = [action_code(acts[a], f"{name}: agent {a!r}: its action space") for a in self.agents]
-        self.observations = tuple(part.box() for part in parts)
         self.actions = tuple(code.space for code in codes)
         self._write = [part.write for part in parts]
         self._size = [part.size for part in parts]
@@ -179,12 +186,16 @@ class Codec:
         self.legal = np.arange(self.action_size) < np.array([space.size for space in self.actions])[:, None]
 
     def obs(self, observations: Mapping[str, Any]) -> np.ndarray:
-        """[N, O] float32; zeros for agents that are not there."""
-        out = np.zeros((len(self.agents), self.obs_size), np.float32)
+        """[N, O] float32, or uint8 for one frame of pictures; zeros for agents that are not there."""
+        out = np.zeros((len(self.agents), self.obs_size), self.dtype)
         for agent, value in observations.items():
             i = self._place(agent)
             self._write[i](value["observation"] if self._inside[agent] else value, out[i, : self._size[i]])
         return out
+
+    def stack(self) -> Stack | None:
+        """What puts frames together, for one team."""
+        return None if self._frame is None else Stack(len(self.agents), self._frame, self._frames)
 
     def avail(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> np.ndarray:
         """[N, A] bool: legal actions, where observation or info has an `action_mask`; all own ones elsewhere."""
@@ -251,6 +262,20 @@ def plain_codec(spec: EnvSpec) -> Codec:
 
     seen, acts = (dict(zip(spec.agents, map(plain, s), strict=True)) for s in (spec.observations, spec.actions))
     return Codec(spec.name, spec.agents, seen, acts)
+
+
+def _parts(name: str, spaces: Mapping[str, Any], options: Options) -> tuple[list[Any], tuple[Box, ...], str]:
+    """How each agent's observation is written, its entry in the spec, and the dtype of all."""
+    where = {agent: f"{name}: agent {agent!r}: its observation" for agent in spaces}
+    if all(is_picture(space) for space in spaces.values()):
+        pictures = [Pictures(space, options, where[agent]) for agent, space in spaces.items()]
+        if len({picture.shape for picture in pictures}) > 1:
+            raise UsageError(f"{name}: pictures of unlike sizes need a common one: set resize=N.")
+        return pictures, tuple(picture.box(options.stack) for picture in pictures), "uint8"
+    if options.grey or options.resize is not None or options.stack > 1:
+        raise UsageError(f"{name}: grey, resize and stack are for pictures, and its observations are none.")
+    parts = [layout(space, where[agent]) for agent, space in spaces.items()]
+    return parts, tuple(part.box() for part in parts), "float32"
 
 
 def _inside(space: Any) -> Any:

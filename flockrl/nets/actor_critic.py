@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from flockrl.nets.memory import GRU
-from flockrl.nets.torsos import MLP, Activation, Dense
+from flockrl.nets.torsos import CNN, MLP, Activation, Dense
 from flockrl.types import Array
 
 
@@ -17,6 +18,7 @@ class Network(nn.Module):
 
     x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
+    With `picture`, inputs that are such pictures go through a CNN first (a global state beside them does not).
     With `log_std`, a learned standard deviation, the same for all inputs, follows the outputs.
     """
 
@@ -27,9 +29,12 @@ class Network(nn.Module):
     memory: int = 0
     log_std: bool = False
     out_scale: float = 1.0
+    picture: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x: Array, memory: Any = (), first: Array | None = None) -> tuple[Array, Any]:
+        if self.picture and x.shape[-1] % math.prod(self.picture) == 0:
+            x = CNN(self.picture, name="cnn")(x)
         x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
         if self.memory:
             assert first is not None

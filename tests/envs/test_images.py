@@ -1,0 +1,145 @@
+"""Pictures: bytes until the network, shrunk, grey, stacked; and a team that has to look."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import flockrl
+from flockrl.envs import check, make
+from flockrl.envs.images import Pictures, Stack
+from flockrl.envs.options import Options
+from flockrl.nets.actor_critic import Network
+from flockrl.nets.torsos import _blocks, _patches, picture_shape
+
+
+class Lamps:
+    """Two agents see a dark picture with a bright left or right half, each its own, and are paid for saying which."""
+
+    possible_agents = ("a_0", "a_1")
+    max_cycles = 5
+
+    def __init__(self, height=8, width=8, channels=3):
+        self.shape = (height, width, channels)
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 255, self.shape, np.uint8)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.rng, self.agents, self.t = np.random.default_rng(seed), list(self.possible_agents), 0
+        return self.look(), {a: {} for a in self.agents}
+
+    def look(self):
+        self.right = {a: int(self.rng.integers(2)) for a in self.possible_agents}
+        seen = {}
+        for agent, right in self.right.items():
+            seen[agent] = np.zeros(self.shape, np.uint8)
+            half = self.shape[1] // 2
+            seen[agent][:, half * right : half * (right + 1)] = 200
+        return seen
+
+    def step(self, actions):
+        rewards = {a: float(actions[a] == self.right[a]) for a in self.agents}
+        self.t += 1
+        over = dict.fromkeys(self.agents, self.t == self.max_cycles)
+        seen = self.look()
+        self.agents = [] if self.t == self.max_cycles else self.agents
+        return seen, rewards, dict.fromkeys(over, False), over, {a: {} for a in over}
+
+    def close(self):
+        pass
+
+
+def test_pictures_stay_bytes():
+    host = make(Lamps)
+    check(host)
+    assert host.spec.observations[0].shape == (8, 8, 3)
+    assert picture_shape(host.spec) == (8, 8, 3)
+    seen = host.first.reset(0)
+    assert seen.obs.dtype == np.uint8
+    raw = Lamps().reset(seed=0)[0]
+    np.testing.assert_array_equal(seen.obs[1].reshape(8, 8, 3), raw["a_1"])
+
+
+def test_large_pictures_are_shrunk_and_options_decide(tmp_path, monkeypatch):
+    def shape(**options):
+        space = spaces.Box(0, 255, (120, 30, 3), np.uint8)
+        return Pictures(space, Options(**options), "it").shape
+
+    assert shape() == (42, 42, 3)
+    assert shape(resize=0) == (120, 30, 3)
+    assert shape(resize=20, grey=True) == (20, 20, 1)
+    row = np.zeros(4 * 4, np.uint8)
+    picture = np.zeros((8, 8, 3), np.uint8)
+    picture[:4, :4] = 255
+    Pictures(spaces.Box(0, 255, (8, 8, 3), np.uint8), Options(resize=4, grey=True), "it").write(picture, row)
+    assert row.reshape(4, 4).tolist() == [[255, 255, 0, 0]] * 2 + [[0] * 4] * 2
+
+
+def test_frames_are_stacked_with_the_newest_last():
+    stack = Stack(1, (2, 1, 1), 3)
+    frames = [np.full((1, 2), t, np.uint8) for t in range(5)]
+    assert stack.add(frames[1]).tolist() == [[1, 1, 1, 1, 1, 1]]
+    stack.add(frames[2])
+    assert stack.add(frames[3]).tolist() == [[1, 2, 3, 1, 2, 3]]  # pixel by pixel
+    stack.restart()
+    assert stack.add(frames[4]).tolist() == [[4] * 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("stack=0", "stack must be a whole number of at least 1"),
+        ("grey=1", "grey must be true or false"),
+        ("resize=-1", "resize must be a whole number of at least 0"),
+        ("stack=2", "grey, resize and stack are for pictures"),
+    ],
+)
+def test_what_is_wrong_is_said(text, words):
+    with pytest.raises(flockrl.UsageError, match=words):
+        make(f"gymnasium/CartPole-v1:{text}")
+
+
+def test_the_network_scales_bytes_and_takes_several_pictures():
+    net = Network((8,), 2, picture=(8, 8, 1))
+    x = np.random.default_rng(0).integers(0, 256, (5, 2, 64), np.uint8)
+    params = net.init(jax.random.key(0), x)["params"]
+    out, _ = net.apply({"params": params}, x)
+    same, _ = net.apply({"params": params}, x.astype(np.float32))
+    assert out.shape == (5, 2, 2)
+    np.testing.assert_allclose(out, same, rtol=1e-6)
+    both = Network((8,), 2, picture=(8, 8, 1)).init(jax.random.key(0), x.reshape(5, 1, 128))["params"]
+    assert both["torso"]["dense_0"]["kernel"].shape[0] == 2 * params["torso"]["dense_0"]["kernel"].shape[0]
+    plain = Network((8,), 2, picture=(8, 8, 1)).init(jax.random.key(0), jnp.zeros((5, 1, 10)))["params"]
+    assert "cnn" not in plain  # a global state beside the pictures
+
+
+def test_patches_are_what_convolutions_see():
+    rng = np.random.default_rng(0)
+    picture, kernel = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((2, 7, 6, 3), (3, 3, 3, 4)))
+    for see, stride, padding in (
+        (lambda y: _patches(y, 3, 2), 2, ((1, 1), (1, 1))),
+        (lambda y: _blocks(y, 3), 3, ((0, 2), (0, 0))),
+    ):
+        axes = ("NHWC", "HWIO", "NHWC")
+        wanted = jax.lax.conv_general_dilated(picture, kernel, (stride, stride), padding, dimension_numbers=axes)
+        np.testing.assert_allclose(see(picture) @ kernel.reshape(27, 4), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_team_learns_by_looking(tmp_path):
+    settings = {"steps": 2_000, "envs": 8, "rollout_steps": 25, "workers": 0, "eval_episodes": 20, "hidden": (16,)}
+    run = flockrl.train("mappo", Lamps, out=tmp_path / "run", **settings)
+    assert run.metrics()[1]["return"] < 3.5
+    assert run.evaluate(20).mean == 5
+    env, policy = Lamps(), run.policy()
+    seen, _ = env.reset(seed=3)
+    assert policy.act(seen) == env.right
+
+
+def test_learners_with_a_replay_refuse_pictures():
+    with pytest.raises(flockrl.UsageError, match=r"shows pictures, and learners with a replay take vectors only"):
+        flockrl.train("maddpg", Lamps, steps=1000)
