@@ -18,6 +18,7 @@ from flockrl.envs.base import StepResult
 from flockrl.envs.batch import HostBatch, blank_state, words
 from flockrl.envs.host import Host
 from flockrl.envs.workers import Executor, open_executor
+from flockrl.errors import UsageError
 from flockrl.evaluate import HOST_TEAMS, host_episodes
 from flockrl.program import Program, TrainState
 from flockrl.rollout import Actors, Episodes, HostActor, host_rollout, host_row, host_start
@@ -33,6 +34,8 @@ class HostProgram(Program):
 
     def __init__(self, config: RunConfig, env: Host):
         super().__init__(config, env)  # type: ignore[arg-type]
+        if config.options.workers == 0 and config.options.worker_timeout is not None:
+            raise UsageError("worker_timeout is for workers, and workers is 0: leave one of them out.")
         self.host, self.fresh = env, 0
         self.actor, self.greedy = HostActor(self.algorithm), HostActor(self.algorithm, explore=False)
         self._executor: Executor | None = None

@@ -28,7 +28,7 @@ import numpy as np
 from flockrl.envs.base import action_bounds
 from flockrl.types import EnvSpec, Observation
 
-HISTORY_BYTES = 2**24
+HISTORY_BYTES = 2**20
 """A team's running episode is remembered, to be played again after a crash or a resume, unless it takes more."""
 
 TeamStep = tuple[Observation, Any, Any, Any]

@@ -255,7 +255,7 @@ def choose(host: Host, envs: int) -> tuple[int, str]:
     """How many workers, and why: none when stepping all environments is quick, else one per core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     step = measure(host)
-    shown = f"a step takes {1e3 * step:.2g} ms" if step >= 1e-4 else f"a step takes {1e6 * step:.2g} µs"
+    shown = f"a step takes {1e3 * step:.3g} ms" if step >= 1e-4 else f"a step takes {1e6 * step:.3g} µs"
     if cores == 1 or envs == 1 or step * envs < CHEAP:
         return 0, f"stepped in this process ({shown})"
     count = min(cores, envs)

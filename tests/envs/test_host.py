@@ -195,6 +195,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert rows(a) == rows(b)
 
 
+def test_episodes_that_cannot_be_continued_begin_anew():
+    """A batch takes up what another one left, unless the environment does not follow its seed."""
+    words = np.arange(8, dtype=np.uint32).reshape(4, 2)
+    action = np.ones((4, 2), np.int32)
+    for trouble in (None, not_repeatable):
+        host = Host(lambda draw, trouble=trouble: Counter(trouble))
+        one, two = (HostBatch(Local(host, 4), 0, 4) for _ in range(2))
+        one.reset(words)
+        for t in range(2):  # episodes last for three steps at least
+            one.step(action, words, words + 100 + t)
+        fresh = two.restore(one.state(), np.full(4, 2), one.seen, words + 50)
+        assert fresh.tolist() == [trouble is not None] * 4
+        assert two.slots.length.tolist() == [0 if trouble else 2] * 4
+        assert (two.seen.obs[:, 0, 0] == (0 if trouble else 2)).all()
+        assert two.stands_at(one.state(), np.full(4, 2)) == (trouble is None)
+        if trouble is None:
+            same(one.step(action, words, words + 60)[1:], two.step(action, words, words + 60)[1:])
+
+
 def test_training_stops_with_the_last_checkpoint(tmp_path):
     calls = {"count": 0}
 
@@ -210,6 +229,8 @@ def test_training_stops_with_the_last_checkpoint(tmp_path):
 def test_workers_are_refused_for_compiled_environments():
     with pytest.raises(flockrl.UsageError, match="workers is for environments that run on the host"):
         flockrl.train("ippo", "probe/action", workers=2, **TINY)
+    with pytest.raises(flockrl.UsageError, match="worker_timeout is for workers, and workers is 0"):
+        flockrl.train("ippo", Host(lambda draw: Counter()), workers=0, worker_timeout=3.0, **TINY)
 
 
 def pause(env):
