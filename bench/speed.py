@@ -43,6 +43,21 @@ OFF_POLICY: dict[str, tuple[str, int]] = {
     f"{name}-per-{steps}": (name, steps) for name in ("maddpg", "matd3") for steps in (100, 8)
 }
 """One gradient step per so many environment steps; unshared, 64x64, batch 1024, 16 envs x 25 steps per iteration."""
+Q_LEARNING: dict[str, tuple[str, int, dict[str, Any]]] = {
+    f"{name}-{kind}": (name, envs, {**shape, **({"hyper_size": 128} if name == "qmix" else {})})
+    for name in ("vdn", "qmix")
+    for kind, envs, shape in (
+        ("ff-32", 32, {"rollout_steps": 16, "steps_per_update": 512, "batch_size": 32, "hidden": (64, 64)}),
+        (
+            "gru-8",
+            8,
+            {"rollout_steps": 26, "steps_per_update": 208, "sequence": 26, "batch_size": 832, "hidden": (64,),
+             "memory": "gru"},
+        ),
+    )
+}  # fmt: skip
+"""The shapes of work of JaxMARL's vdn_ff and ql_rnn on simple_spread: a gradient step per 512 and per 208 steps, on 32
+transitions and on 32 stretches of 26."""
 Shape = tuple[int, int, int]
 
 
@@ -114,6 +129,48 @@ def update_products(spec: EnvSpec, config: Any, twins: int, delay: int) -> Count
     return count
 
 
+def q_products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
+    """Matrix products of one rollout and one gradient step of Q-learning with shared parameters.
+
+    Online values forward and backward, target values forward, and without memory also the online choice of the next
+    action; with memory next values are taken to be those of the next step, so nothing is needed twice.
+    """
+    memory = config.memory_size if config.memory == "gru" else 0
+    agents, stretches = spec.num_agents, config.batch_size // config.steps
+    sizes = [spec.obs_size, *config.hidden, *([3 * memory] if memory else [spec.action_size])]
+    count: Counter[Shape] = Counter()
+
+    def forward(rows: int, steps: int, times: int) -> None:
+        for k, n in itertools.pairwise(sizes):
+            count[rows * steps, k, n] += times
+        if memory:
+            count[rows, memory, 3 * memory] += times * steps
+            count[rows * steps, memory, spec.action_size] += times
+
+    def backward(layers: list[tuple[int, int]], rows: int) -> None:
+        for i, (k, n) in enumerate(layers):
+            count[k, rows, n] += 1
+            if i:
+                count[rows, n, k] += 1
+
+    forward(envs * agents, 1, config.rollout_steps)
+    rows, steps = stretches * agents, config.steps
+    forward(rows, steps, 2 if memory else 3)
+    layers = [*itertools.pairwise(sizes), *([(memory, spec.action_size)] if memory else [])]
+    backward(layers, rows * steps)
+    if memory:
+        count[rows, 3 * memory, memory] += steps
+        count[memory, rows * steps, 3 * memory] += 1
+    if config.mixer == "monotonic":
+        state, size, hyper = spec.central_size, config.of_mixer("mixer_size"), config.of_mixer("hyper_size")
+        heads = [[(state, hyper), (hyper, agents * size)], [(state, hyper), (hyper, size)], [(state, size), (size, 1)]]
+        for layers in [*heads, [(state, size)]]:
+            for k, n in layers:
+                count[stretches * steps, k, n] += 2
+            backward(layers, stretches * steps)
+    return count
+
+
 def sgemm_seconds(shapes: Counter[Shape]) -> float:
     """Seconds for all the products, each shape timed over enough calls to take a few milliseconds."""
     total = 0.0
@@ -130,8 +187,10 @@ def sgemm_seconds(shapes: Counter[Shape]) -> float:
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """Steps per second of training and of the floor, measured in turns."""
-    algorithm, envs, extra = CASES[name]
-    config = make_config(algorithm, {**WORK, **extra})
+    replays = name in Q_LEARNING
+    algorithm, envs, extra = Q_LEARNING[name] if replays else CASES[name]
+    given = {"learning_starts": 0, "buffer_size": 100_000} if replays else WORK
+    config = make_config(algorithm, {**given, **extra})
     env = make(ENV)
     program = Program(RunConfig(algorithm, ENV, TrainOptions(envs=envs, steps=10**9), config), env)
     program.compile(0)
@@ -140,7 +199,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     count = max(1, 2**17 // size)
     state, *_ = jax.block_until_ready(program.run(state, 0, 1))
     ours, floor = [], []
-    shapes = products(env.spec, config, envs)
+    shapes = (q_products if replays else products)(env.spec, config, envs)
     for _ in range(rounds):
         floor.append(size / sgemm_seconds(shapes))
         began = time.perf_counter()
@@ -153,6 +212,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "steps_per_second": round(speed),
         "floor_steps_per_second": round(limit),
         "ratio": round(speed / limit, 3),
+        **({"updates_per_second": round(speed / config.steps_per_update)} if replays else {}),
         "compile_seconds": round(program.compile_seconds, 1),
         "mflop_per_step": round(flops / size / 1e6, 3),
         "steps_per_second_range": [round(min(ours)), round(max(ours))],
@@ -260,7 +320,7 @@ def stepping(rounds: int, envs: int = 128, steps: int = 1000) -> dict[str, Any]:
 
 
 def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
-    for name in CASES:
+    for name in (*CASES, *Q_LEARNING):
         if only in name:
             yield measure(name, rounds)
     for name in OFF_POLICY:

@@ -26,6 +26,7 @@ class Preset(NamedTuple):
 
 OWN, CENTRAL = {"critic": "own"}, {"critic": "central"}
 OWN_BASE, CENTRAL_BASE = {"baseline": "own"}, {"baseline": "central"}
+MIXED = {"lr": 1e-3, "tau": 0.005}
 A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
 
 PRESETS: dict[str, Preset] = {
@@ -52,10 +53,16 @@ PRESETS: dict[str, Preset] = {
     "dqn": Preset("q_learning", "QConfig", {}, "deep Q-learning for one agent", "iql, vdn or qmix"),
     "iql": Preset("q_learning", "QConfig", {}, "independent Q-learning"),
     "vdn": Preset("q_learning", "QConfig", {"mixer": "sum"}, "value decomposition: the team's value is a sum"),
-    "qmix": Preset("q_learning", "QConfig", {"mixer": "monotonic"}, "values mixed monotonically by the global state"),
-    "qplex": Preset("q_learning", "QConfig", {"mixer": "qplex"}, "duplex dueling: joint advantages weigh in"),
-    "wqmix": Preset("q_learning", "QConfig", {"mixer": "weighted"}, "QMIX that weighs good joint actions more"),
-    "qtran": Preset("q_learning", "QConfig", {"mixer": "qtran"}, "a free joint value, and a sum that agrees with it"),
+    "qmix": Preset(
+        "q_learning", "QConfig", {"mixer": "monotonic", **MIXED}, "values mixed monotonically by the global state"
+    ),
+    "qplex": Preset("q_learning", "QConfig", {"mixer": "qplex", **MIXED}, "duplex dueling: joint advantages weigh in"),
+    "wqmix": Preset(
+        "q_learning", "QConfig", {"mixer": "weighted", **MIXED}, "QMIX that weighs good joint actions more"
+    ),
+    "qtran": Preset(
+        "q_learning", "QConfig", {"mixer": "qtran", **MIXED}, "a free joint value, and a sum that agrees with it"
+    ),
     "iql_tabular": Preset("tabular", "TabularConfig", {}, "independent Q-learning with tables, for small games"),
 }
 

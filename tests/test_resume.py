@@ -31,8 +31,8 @@ OFF_POLICY = [
 LEARNERS = {
     "mappo": PPO,
     "mappo-gru": [*PPO, "--memory", "gru"],
-    "matd3": ["matd3", *OFF_POLICY],
     "masac": ["masac", *OFF_POLICY],
+    "qmix-gru": ["qmix", *OFF_POLICY, "--memory", "gru", "--memory-size", "8", "--sequence", "4", "--burn-in", "2"],
 }
 
 
@@ -64,7 +64,8 @@ def kill_when(process, file, lines):
 
 
 @pytest.mark.parametrize(
-    ("learner", "seeds"), [("mappo", 1), ("mappo", 2), ("mappo-gru", 1), ("mappo-gru", 2), ("matd3", 1), ("masac", 2)]
+    ("learner", "seeds"),
+    [("mappo", 1), ("mappo", 2), ("mappo-gru", 1), ("mappo-gru", 2), ("masac", 1), ("qmix-gru", 2)],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, learner, seeds):
     """The replay and its priorities included, where there is one."""

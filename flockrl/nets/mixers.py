@@ -47,16 +47,19 @@ def total(x: Array) -> Array:
 class Hyper(nn.Module):
     """A two-layer network whose output is used as weights, [..., F] -> [..., outputs]. It starts near `start`.
 
-    tanh bounds the weights: with relu they grow with states that lie far out, and targets with them.
+    tanh bounds the weights: with relu they grow with states that lie far out, and targets with them. What passes
+    through a sigmoid anyway need not be `bounded`.
     """
 
     hidden: int
     outputs: int
     start: float = 0.0
+    bounded: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        x = jnp.tanh(Dense(self.hidden, 5 / 3, name="dense")(x))
+        x = Dense(self.hidden, 5 / 3, name="dense")(x)
+        x = jnp.tanh(x) if self.bounded else jax.nn.relu(x)
         return Dense(self.outputs, 0.01, name="weights")(x) + self.start
 
 
@@ -95,7 +98,7 @@ class Dueling(nn.Module):
     """
 
     hyper: int
-    heads: int = 4
+    heads: int = 10
 
     @nn.compact
     def __call__(self, joint: Joint) -> Array:
@@ -107,7 +110,7 @@ class Dueling(nn.Module):
         # Where agents are nearly indifferent, only very large weights can tell joint actions apart: hence exp.
         keys = jnp.exp(Hyper(self.hyper, self.heads, math.log(4 / self.heads), name="key")(state))
         to_agent = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, name="agent")(state))
-        to_action = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, name="action")(joint.seen))
+        to_action = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, bounded=False, name="action")(joint.seen))
         heads = (*state.shape[:-1], agents, self.heads)
         weight = total((to_agent * to_action).reshape(heads) * keys[..., None, :])
         # Q_i = V_i + A_i. The weight's share of the advantage trains the weight alone: the agents learn from Q_i.

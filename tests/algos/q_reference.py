@@ -24,8 +24,8 @@ def network(params, x, agent=None):
     return dense(params["head"], x)
 
 
-def hyper(params, x, start=0.0):
-    return dense(params["weights"], np.tanh(dense(params["dense"], x))) + start
+def hyper(params, x, start=0.0, squash=np.tanh):
+    return dense(params["weights"], squash(dense(params["dense"], x))) + start
 
 
 def monotonic(params, q, state):
@@ -42,12 +42,12 @@ def advantages(params, q, best, state):
 
 def qplex(params, q, best, code, state, held=None):
     """held: the advantages that the weights multiply, where gradients do not pass through them."""
-    n, heads = len(q), 4
+    n, heads = len(q), 10
     own = advantages(params, q, best, state)
     value = own + (np.abs(hyper(params["scale"], state, 1.0)) + 1e-6) * best + hyper(params["offset"], state)
-    key = np.exp(hyper(params["key"], state))
+    key = np.exp(hyper(params["key"], state, np.log(4 / heads)))
     agent = sigmoid(hyper(params["agent"], state)).reshape(n, heads)
-    action = sigmoid(hyper(params["action"], np.concatenate([state, code.ravel()]))).reshape(n, heads)
+    action = sigmoid(hyper(params["action"], np.concatenate([state, code.ravel()]), squash=relu)).reshape(n, heads)
     weight = (agent * action * key).sum(-1)
     return value.sum() + ((weight - 1) * (own if held is None else held)).sum()
 
