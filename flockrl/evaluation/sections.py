@@ -11,7 +11,7 @@ import numpy as np
 from flockrl.evaluation import statistics, svg
 from flockrl.evaluation.records import TEAM, Record, protocol
 from flockrl.evaluation.statistics import Estimate
-from flockrl.evaluation.summary import Line, Scale, best_lines
+from flockrl.evaluation.summary import Line, Scale, best_lines, leaders
 
 TEAM_NAMES = {
     "eval_efficiency": "efficiency", "eval_welfare": "welfare (sum)", "eval_welfare_min": "worst-off agent",
@@ -22,18 +22,21 @@ Styles = dict[str, int]
 
 
 def answers(found: Sequence[Line]) -> str:
-    """The result at a glance: who is best on each environment, and whether that is certain."""
+    """The result at a glance: who leads on each environment, and whether that is certain."""
     items = []
     for env in dict.fromkeys(line.env for line in found):
-        ranked = sorted((line for line in found if line.env == env), key=lambda line: -line.figures["iqm"].value)
-        first = ranked[0].figures["iqm"]
-        words = f"IQM {first} over {ranked[0].seeds} seeds"
-        if len(ranked) > 1:
-            rival = ranked[1]
-            clear = first.low > rival.figures["iqm"].high
-            verdict = "clear of" if clear else "not clearly ahead of"
-            words += f"; {verdict} {rival.label} ({rival.figures['iqm'].value:.2f})"
-        name = ranked[0].label
+        first, others = leaders([line for line in found if line.env == env])
+        figure = first[0].figures["iqm"]
+        words = f"IQM {figure} over {first[0].seeds} seed{'s' * (first[0].seeds > 1)}"
+        if len(first) > 1:
+            words += "; equal"
+        if others:
+            rival = others[0].figures["iqm"]
+            verdict = (
+                "clear of" if min(line.figures["iqm"].low for line in first) > rival.high else "not clearly ahead of"
+            )
+            words += f"; {verdict} {others[0].label} ({rival.value:.2f})"
+        name = ", ".join(line.label for line in first)
         items.append(f"<li><small>{escape(env)}</small><b>{escape(name)}</b><small>{escape(words)}</small></li>")
     return f'<ul class="answers">{"".join(items)}</ul>'
 
@@ -164,31 +167,35 @@ def team(found: Sequence[Line]) -> str:
 
 
 def differences(records: Sequence[Record]) -> str:
-    """Settings that are not the same everywhere, and those that are."""
+    """Settings that algorithms share and set unlike; below, what is the same everywhere and what only one has."""
     labels = list(dict.fromkeys(record.label for record in records))
-    keys = dict.fromkeys(key for record in records for key in record.settings)
-    rows, same = [], []
-    for key in keys:
+    rows, same, own = [], [], dict[str, list[str]]()
+    for key in dict.fromkeys(key for record in records for key in record.settings):
         values = {label: _values(records, label, key) for label in labels}
-        if len(set(values.values())) > 1:
-            rows.append(_row([escape(key), *(escape(values[label]) for label in labels)]))
+        having = [label for label in labels if values[label]]
+        if len({values[label] for label in having}) > 1:
+            rows.append(_row([escape(key), *(escape(values[label] or "–") for label in labels)]))
+        elif len(having) == len(labels):
+            same.append(f"{key} {values[having[0]]}")
         else:
-            same.append(f"{key} {values[labels[0]]}")
+            own.setdefault(", ".join(having), []).append(f"{key} {values[having[0]]}")
     versions = {f"{name} {version}" for record in records for name, version in record.versions.items()}
-    table = _table(["setting", *labels], rows, "words") if rows else "<p>All runs have the same settings.</p>"
-    shared = f'<p class="note">The same everywhere: {escape(", ".join(same))}.</p>' if same else ""
-    return table + shared + f'<p class="note">Versions: {escape(", ".join(sorted(versions)))}.</p>'
+    notes = [f"All: {', '.join(same)}."] if same else []
+    notes += [f"{whose} only: {', '.join(settings)}." for whose, settings in own.items()]
+    notes.append(f"Versions: {', '.join(sorted(versions))}.")
+    table = _table(["setting", *labels], rows, "words") if rows else "<p>No setting differs.</p>"
+    return table + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
 
 
 def _values(records: Sequence[Record], label: str, key: str) -> str:
     found = dict.fromkeys(_plain(r.settings[key]) for r in records if r.label == label and key in r.settings)
-    return " / ".join(found) if found else "–"
+    return " / ".join(found)
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
         return "×".join(map(str, value))
-    return "–" if value is None else str(value)
+    return "none" if value is None else str(value)
 
 
 def _legend(styles: Styles) -> str:

@@ -62,13 +62,20 @@ def _figures(group: Sequence[Record]) -> dict[str, Estimate]:
     return statistics.aggregate(np.array([[record.final] for record in group]))
 
 
+def leaders(found: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """Of lines of one environment: those with the highest IQM, and the others from the best down."""
+    ranked = sorted(found, key=lambda line: -line.figures["iqm"].value)
+    top = ranked[0].figures["iqm"].value
+    first = [line for line in ranked if line.figures["iqm"].value == top]
+    return first, ranked[len(first) :]
+
+
 def best_lines(found: Sequence[Line]) -> set[int]:
-    """Positions of the lines with the highest IQM on their environment, where there is something to compare with."""
+    """Positions of the lines that lead on their environment, where others do not."""
     best = set()
     for env in dict.fromkeys(line.env for line in found):
-        here = [i for i, line in enumerate(found) if line.env == env]
-        if len(here) > 1:
-            best.add(max(here, key=lambda i: found[i].figures["iqm"].value))
+        first, others = leaders([line for line in found if line.env == env])
+        best |= {i for i, line in enumerate(found) if others and line in first}
     return best
 
 

@@ -112,14 +112,9 @@ def test_a_report_of_thirty_runs(runs, tmp_path, capsys):
     assert text.count("<svg viewBox") >= 4
     assert "Caution" not in text
     assert len(text) < 300_000
-
-
-def test_the_best_is_marked_and_its_lead_judged(runs, tmp_path):
-    write_report([runs], tmp_path / "r.html", animations=False)
-    text = (tmp_path / "r.html").read_text()
+    # The best is marked, and its lead judged.
     assert re.search(r"<small>mpe/simple_spread</small><b>mappo</b><small>IQM .*?clear of ippo", text)
-    best = re.findall(r'<tr class="best"><td>(\w+)</td>', text)
-    assert best == ["mappo", "mappo"]
+    assert re.findall(r'<tr class="best"><td>(\w+)</td>', text) == ["mappo", "mappo"]
 
 
 def test_a_report_with_animations(tiny_run, tmp_path):
@@ -153,6 +148,21 @@ def test_runs_of_one_algorithm_are_told_apart_by_what_differs(tmp_path):
     ]  # fmt: skip
     assert [line.figures["mean"].value for line in lines(records)] == pytest.approx([0.1, 0.2])
     assert tidy(records)[1]["eval_return"] == 0.1
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "<td>lr</td><td>0.1</td><td>0.2</td>" in text
+    assert "All: steps 1000, envs 4." in text
+    assert "only 2 seeds" in text
+
+
+def test_a_tie_has_no_winner(tmp_path):
+    for name in ("mappo", "ippo"):
+        write_run(tmp_path / name, name, "mpe/simple", 0, [0, 1], **({"clip": 0.2} if name == "ippo" else {}))
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "<b>ippo, mappo</b><small>IQM 1.00 [1.00, 1.00] over 1 seed; equal</small>" in text
+    assert 'class="best"' not in text
+    assert "ippo only: clip 0.2." in text
 
 
 def test_what_cannot_be_reported(tmp_path, capsys):

@@ -13,9 +13,9 @@ EXAMPLE = np.arange(5 * 16, dtype=float).reshape(5, 16)
 REPS = 400
 
 
-def theirs(scores, func):
+def theirs(scores, func, reps=REPS):
     np.random.seed(s.SEED)
-    values, ends = rly.get_interval_estimates({"a": scores}, func, reps=REPS)
+    values, ends = rly.get_interval_estimates({"a": scores}, func, reps=reps)
     return values["a"], ends["a"]
 
 
@@ -30,8 +30,10 @@ def test_aggregates_equal_rliables(name, func):
 
 def test_improvement_equals_rliables():
     pair = (EXAMPLE, np.flip(EXAMPLE, axis=0) + 3.5)
-    value, (low, high) = theirs(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]))
-    assert tuple(s.improvement(*pair, REPS)) == (value[0], low[0], high[0])
+    value, (low, high) = theirs(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), 30)
+    assert tuple(s.improvement(*pair, 30)) == pytest.approx((value[0], low[0], high[0]))
+    tied = (EXAMPLE[:, :2], EXAMPLE[:, :2])
+    assert s.improvement(*tied, 30).value == metrics.probability_of_improvement(*tied) == 0.5
 
 
 def test_profiles_equal_rliables():
@@ -86,3 +88,13 @@ def test_normalisation_and_the_warning():
     assert "only 1 seed." in s.caution(1)
     assert "only 3 seeds" in s.caution(3)
     assert s.caution(5) == ""
+
+
+def test_the_interval_in_a_runs_curve_is_rliables_up_to_its_draws():
+    from flockrl.plots import mean_interval
+
+    scores = np.random.default_rng(1).normal(size=(10, 3)) * [1, 5, 0]
+    low, high = mean_interval(scores)
+    for k in range(3):
+        found = s.aggregate(scores[:, k : k + 1], 2000)["mean"]
+        assert (low[k], high[k]) == pytest.approx((found.low, found.high), abs=0.1 * (found.high - found.low) + 1e-12)
