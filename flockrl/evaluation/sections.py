@@ -127,10 +127,15 @@ def _profiles(scores: dict[str, np.ndarray], styles: Styles) -> str:
     high = max(1.0, *(float(table.max()) for table in scores.values()))
     thresholds = np.linspace(max(low, -1.0), high, 51)
     series = [
-        svg.Series(label, thresholds, *statistics.profile(table, thresholds, reps=500), styles[label])
+        svg.Series(label, thresholds, *statistics.profile(table, thresholds, _few()), styles[label])
         for label, table in scores.items()
     ]
     return svg.chart("Performance profiles", series, "normalised score", "share of runs above it", (0.0, 1.04))
+
+
+def _few() -> int:
+    """Draws for figures of which there are many."""
+    return min(500, statistics.REPS)
 
 
 def _improvements(scores: dict[str, np.ndarray]) -> str:
@@ -141,7 +146,9 @@ def _improvements(scores: dict[str, np.ndarray]) -> str:
     for ours in names:
         cells = [escape(ours)]
         for theirs in names:
-            cells.append("" if ours == theirs else _interval(statistics.improvement(scores[ours], scores[theirs], 500)))
+            cells.append(
+                "" if ours == theirs else _interval(statistics.improvement(scores[ours], scores[theirs], _few()))
+            )
         rows.append(_row(cells))
     head = ["row beats column", *names]
     note = "Probability that a random seed of the row beats one of the column on a random environment; ties count half."

@@ -40,7 +40,7 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def aggregate(scores: np.ndarray, reps: int = REPS) -> dict[str, Estimate]:
+def aggregate(scores: np.ndarray, reps: int | None = None) -> dict[str, Estimate]:
     """Mean, median and interquartile mean of scores [runs, tasks], each with its interval.
 
     Over several tasks mean and median are taken over the tasks' means, as rliable does; the median of a single
@@ -56,7 +56,7 @@ def aggregate(scores: np.ndarray, reps: int = REPS) -> dict[str, Estimate]:
     return {name: Estimate(*(float(x[i]) for x in band)) for i, name in enumerate(("mean", "median", "iqm"))}
 
 
-def improvement(ours: np.ndarray, theirs: np.ndarray, reps: int = REPS) -> Estimate:
+def improvement(ours: np.ndarray, theirs: np.ndarray, reps: int | None = None) -> Estimate:
     """Probability that a run of ours beats a run of theirs on a task drawn at random; ties count half.
 
     ours, theirs: [runs, tasks], with as many runs as each has.
@@ -71,15 +71,15 @@ def improvement(ours: np.ndarray, theirs: np.ndarray, reps: int = REPS) -> Estim
     return Estimate(*(float(x[0]) for x in band))
 
 
-def profile(scores: np.ndarray, thresholds: Sequence[float] | np.ndarray, reps: int = REPS) -> Band:
+def profile(scores: np.ndarray, thresholds: Sequence[float] | np.ndarray, reps: int | None = None) -> Band:
     """The share of runs whose score lies above each threshold [K]."""
     library = _rliable("library")
     with _seeded():
-        values, ends = library.create_performance_profile({"": scores}, np.asarray(thresholds), reps=reps)
+        values, ends = library.create_performance_profile({"": scores}, np.asarray(thresholds), reps=reps or REPS)
     return Band(values[""], *ends[""])
 
 
-def curve(scores: np.ndarray, reps: int = REPS) -> Band:
+def curve(scores: np.ndarray, reps: int | None = None) -> Band:
     """Sample efficiency: the interquartile mean over runs and tasks at each of K points. scores: [runs, tasks, K]."""
     from scipy import stats
 
@@ -102,10 +102,10 @@ def caution(seeds: int) -> str:
     return f"Caution: {few}. Intervals need at least {MIN_SEEDS}, better 10; read these as a first look."
 
 
-def _bootstrap(scores: Any, figures: Callable[..., np.ndarray], reps: int) -> Band:
+def _bootstrap(scores: Any, figures: Callable[..., np.ndarray], reps: int | None) -> Band:
     library = _rliable("library")
     with _seeded():
-        values, ends = library.get_interval_estimates({"": scores}, figures, reps=reps)
+        values, ends = library.get_interval_estimates({"": scores}, figures, reps=reps or REPS)
     return Band(np.asarray(values[""]), *np.asarray(ends[""]))
 
 

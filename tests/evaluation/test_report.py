@@ -9,12 +9,18 @@ import pytest
 
 from flockrl.cli import main
 from flockrl.errors import UsageError
-from flockrl.evaluation import svg
+from flockrl.evaluation import statistics, svg
 from flockrl.evaluation.records import collect, tidy, write_parquet
 from flockrl.evaluation.report import write_report
 from flockrl.evaluation.summary import lines, normalized, scale
 
 pytest.importorskip("rliable")
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    """What is tested here is the page, not the intervals."""
+    monkeypatch.setattr(statistics, "REPS", 40)
 
 
 def write_run(path, algorithm, env, seed, scores, best=None, **config):

@@ -10,7 +10,7 @@ from rliable import metrics  # noqa: E402
 
 EXAMPLE = np.arange(5 * 16, dtype=float).reshape(5, 16)
 """Five runs of sixteen tasks: the data on which rliable tests itself (the package ships no other)."""
-REPS = 400
+REPS = 100
 
 
 def theirs(scores, func, reps=REPS):
@@ -68,10 +68,10 @@ def test_figures_by_hand():
 
 def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
     scores = np.random.default_rng(0).normal(size=(40, 1))
-    found = s.aggregate(scores, 2000)["mean"]
+    found = s.aggregate(scores, 600)["mean"]
     error = scores.std() / np.sqrt(40)
     assert found.value == pytest.approx(scores.mean())
-    assert (found.high - found.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.1)
+    assert (found.high - found.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.12)
 
 
 def test_same_scores_same_intervals_and_no_trace_in_the_global_generator():
@@ -93,8 +93,8 @@ def test_normalisation_and_the_warning():
 def test_the_interval_in_a_runs_curve_is_rliables_up_to_its_draws():
     from flockrl.plots import mean_interval
 
-    scores = np.random.default_rng(1).normal(size=(10, 3)) * [1, 5, 0]
+    scores = np.random.default_rng(1).normal(size=(10, 2)) * [5, 0]
     low, high = mean_interval(scores)
-    for k in range(3):
-        found = s.aggregate(scores[:, k : k + 1], 2000)["mean"]
-        assert (low[k], high[k]) == pytest.approx((found.low, found.high), abs=0.1 * (found.high - found.low) + 1e-12)
+    found = s.aggregate(scores[:, :1], 600)["mean"]
+    assert (low[0], high[0]) == pytest.approx((found.low, found.high), abs=0.12 * (found.high - found.low))
+    assert (low[1], high[1]) == (0, 0)
