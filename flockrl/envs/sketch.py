@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from PIL.ImageDraw import ImageDraw
 
 FINE = 2
 """Pictures are drawn this much larger and scaled down, which smooths the edges."""
@@ -28,8 +24,8 @@ class Sketch:
         from PIL import Image, ImageDraw
 
         self.size, self.scale = size, size * FINE
-        self.image: Image = Image.new("RGB", (self.scale, self.scale), PAPER)
-        self.pen: ImageDraw = ImageDraw.Draw(self.image, "RGBA")
+        self.image: Any = Image.new("RGB", (self.scale, self.scale), PAPER)
+        self.pen: Any = ImageDraw.Draw(self.image, "RGBA")
 
     def _at(self, *values: float) -> tuple[float, ...]:
         return tuple(float(value) * self.scale for value in values)
@@ -39,18 +35,18 @@ class Sketch:
 
     def line(self, points: Any, color: Color = INK, width: float = 0.006) -> None:
         flat = [self._at(*point) for point in points]
-        self.pen.line(flat, fill=color, width=self._width(width), joint="curve")  # type: ignore[arg-type]
+        self.pen.line(flat, fill=color, width=self._width(width), joint="curve")
 
     def disc(self, x: float, y: float, radius: float, color: Color = INK) -> None:
-        self.pen.ellipse(self._at(x - radius, y - radius, x + radius, y + radius), fill=color)  # type: ignore[arg-type]
+        self.pen.ellipse(self._at(x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def box(self, left: float, top: float, right: float, bottom: float, fill: Color | None = None,
             edge: Color | None = None, width: float = 0.004) -> None:  # fmt: skip
         where = self._at(left, top, right, bottom)
-        self.pen.rectangle(where, fill=fill, outline=edge, width=self._width(width))  # type: ignore[arg-type]
+        self.pen.rectangle(where, fill=fill, outline=edge, width=self._width(width))
 
     def shape(self, points: Any, color: Color) -> None:
-        self.pen.polygon([self._at(*point) for point in points], fill=color)  # type: ignore[misc]
+        self.pen.polygon([self._at(*point) for point in points], fill=color)
 
     def text(
         self, x: float, y: float, words: str, height: float = 0.05, color: Color = INK, anchor: str = "mm"
@@ -58,7 +54,7 @@ class Sketch:
         from PIL import ImageFont
 
         font = ImageFont.load_default(height * self.scale)
-        self.pen.text(self._at(x, y), words, fill=color, font=font, anchor=anchor)  # type: ignore[arg-type]
+        self.pen.text(self._at(x, y), words, fill=color, font=font, anchor=anchor)
 
     def picture(self) -> np.ndarray:
         """[size, size, 3] uint8."""

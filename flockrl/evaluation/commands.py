@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +51,7 @@ def bench(words: list[str]) -> int:
         raise UsageError(f"jobs must be at least 1, not {given.jobs}.")
     suite = _suite(given)
     out = given.out or Path("runs") / f"bench-{suite.name}"
-    console = Console(quiet=given.quiet)
+    console = Console(quiet=given.quiet, width=None if sys.stdout.isatty() else 120)  # a log has room
     if given.quiet:
         works = run_suite(suite, out, given.jobs)
     else:

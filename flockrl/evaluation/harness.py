@@ -52,7 +52,10 @@ Watch = Callable[[Sequence[Work], Work | None], None]
 
 
 def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None) -> list[Work]:
-    """Run what is not yet finished. Killed at any point and called again, it ends with the same tables."""
+    """Run what is not yet finished; `write_tables` then writes what was found.
+
+    Killed at any point and called again, it ends with the runs of an uninterrupted call.
+    """
     works = [Work(cell, out / CELLS / cell.folder) for cell in suite.cells]
     _check_directory(suite, works, out)
     for work in works:
@@ -68,8 +71,6 @@ def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | N
     except BaseException:
         _stop(works)
         raise
-    if any(work.state == "done" for work in works):
-        write_tables(out)
     return works
 
 

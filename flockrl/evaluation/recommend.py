@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from flockrl.envs.base import Env, action_bounds
+from flockrl.envs.base import Env
 from flockrl.errors import UsageError
 from flockrl.evaluation.episodes import record
 from flockrl.presets import PRESETS, Preset, make_algorithm, make_config
-from flockrl.types import Actor, Array, EnvSpec, Observation, PyTree
+from flockrl.teams import random_actor
+from flockrl.types import EnvSpec
 
 EPISODES, STEPS = 8, 100
 """The random game: so many episodes, and no more steps of each."""
@@ -58,11 +58,18 @@ class Advice(NamedTuple):
 
 
 def look(env: Any) -> Facts:
-    """Play a few random episodes and note what happens. An environment that runs on the host is only described."""
-    if not isinstance(env, Env):
-        return Facts(env.spec)
+    """Play a few random episodes and note what happens.
+
+    What cannot be played so is only described: an environment on the host, or one with actions without bounds.
+    """
     spec = env.spec
-    episodes = record(random_actor(spec), env, (), jax.random.key(0), EPISODES, True, STEPS)
+    try:
+        actor = random_actor(spec)
+    except UsageError:
+        return Facts(spec)
+    if not isinstance(env, Env):
+        return Facts(spec)
+    episodes = record(actor, env, (), jax.random.key(0), EPISODES, True, STEPS)
     reward = np.concatenate([episode.reward for episode in episodes])
     obs = np.concatenate([episode.obs for episode in episodes])
     teams = np.array(spec.teams)
@@ -75,24 +82,6 @@ def look(env: Any) -> Facts:
         paid=float((np.abs(reward).max(axis=1) > 0).mean()),
         views=min(len(np.unique(obs.reshape(-1, spec.obs_size), axis=0)), TABLE + 1),
     )
-
-
-def random_actor(spec: EnvSpec) -> Actor:
-    """Acts at random: uniformly among the legal actions, or within bounds (standard normal where there are none)."""
-    own = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
-
-    def act(params: PyTree, seen: Observation, memory: PyTree, key: Array, explore: bool) -> Any:
-        shape = (seen.obs.shape[0], spec.num_agents, spec.action_size)
-        if spec.discrete:
-            legal = own if seen.avail is None else own & seen.avail
-            return jnp.where(legal, jax.random.gumbel(key, shape), -jnp.inf).argmax(-1), memory, {}
-        low, high = action_bounds(spec)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        part = jax.random.uniform(key, shape)
-        uniform = np.where(bounded, low, 0) + part * np.where(bounded, high - low, 0)
-        return jnp.where(bounded, uniform, jax.random.normal(key, shape)), memory, {}
-
-    return Actor(act, lambda batch: ())
 
 
 def describe(facts: Facts) -> list[str]:
@@ -110,7 +99,7 @@ def describe(facts: Facts) -> list[str]:
         f"numbers each; a central critic reads {spec.central_size:,}",
     ]
     if facts.common is None:
-        return [*lines, "rewards and what agents see were not looked at: the environment runs on the host"]
+        return [*lines, "rewards and what agents see were not looked at: no random game can be played here"]
     return [*lines, _rewards(facts), _views(facts)]
 
 

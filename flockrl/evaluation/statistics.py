@@ -81,7 +81,7 @@ def profile(scores: np.ndarray, thresholds: Sequence[float] | np.ndarray, reps: 
 
 def curve(scores: np.ndarray, reps: int | None = None) -> Band:
     """Sample efficiency: the interquartile mean over runs and tasks at each of K points. scores: [runs, tasks, K]."""
-    from scipy import stats
+    from scipy import stats  # type: ignore[import-untyped]
 
     def figures(x: np.ndarray) -> np.ndarray:
         return stats.trim_mean(x.reshape(-1, x.shape[-1]), 0.25, axis=0)

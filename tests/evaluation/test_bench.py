@@ -12,12 +12,12 @@ import pytest
 
 from flockrl.cli import main
 from flockrl.errors import UsageError
-from flockrl.evaluation import harness
+from flockrl.evaluation import harness, statistics
 from flockrl.evaluation.suite import make_suite, read_suite, shipped
 
 WORDS = [
     "bench", "--algorithms", "iql_tabular", "--environments", "games/two_step", "--seeds", "2", "--jobs", "1",
-    "--set", "steps=120000", "envs=1", "eval_episodes=4", "eval_every=12000", "checkpoint_every=12000",
+    "--set", "steps=60000", "envs=1", "eval_episodes=4", "eval_every=6000", "checkpoint_every=6000",
     "table_size=1024",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_tables(finished):
     assert rows[0]["algorithm"] == "iql_tabular"
     assert float(rows[10]["eval_efficiency"]) == float(rows[10]["eval_return"]) / 8
     cells = list(csv.DictReader((out / "cells.csv").open()))
-    assert [int(cell["steps"]) for cell in cells] == [120000, 120000]
+    assert [int(cell["steps"]) for cell in cells] == [60000, 60000]
     assert all(float(cell["peak_memory_mb"]) > 50 and float(cell["steps_per_second"]) > 0 for cell in cells)
     (line,) = csv.DictReader((out / "summary.csv").open())
     assert float(line["mean"]) == pytest.approx(sum(float(cell["final_return"]) for cell in cells) / 2)
@@ -83,6 +83,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(finished, tmp_path):
 
 def test_a_finished_benchmark_runs_nothing(finished, monkeypatch, capsys):
     monkeypatch.setattr(harness, "_start", lambda *_: pytest.fail("nothing was left to do"))
+    monkeypatch.setattr(statistics, "REPS", 40)
     assert main([*WORDS, "--out", str(finished[0])]) == 0
     assert "two_step" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from flockrl.envs.base import make
 from flockrl.envs.games import MatrixGame
 from flockrl.errors import UsageError
 from flockrl.evaluation.episodes import Episode, frames, record, spread
-from flockrl.evaluation.recommend import random_actor
+from flockrl.teams import random_actor
 
 
 def play_random(env, count=2, limit=6):
