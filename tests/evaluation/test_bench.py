@@ -47,8 +47,8 @@ def finished(tmp_path_factory):
 def test_tables(finished):
     out, text = finished
     assert "[2/2] iql_tabular-games-two_step/seed_1" in text
-    assert "Caution: only 2 seeds" in text.replace("\n", " ")
-    assert "greedy episodes" in text.replace("\n", " ")
+    assert "Caution: only 2 seeds" in " ".join(text.split())
+    assert "mean of 4 greedy episodes" in " ".join(text.split())
     rows = list(csv.DictReader((out / "results.csv").open()))
     assert [row["seed"] for row in rows] == ["0"] * 11 + ["1"] * 11
     assert rows[0]["algorithm"] == "iql_tabular"
