@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,9 @@ flockrl trains teams of agents.
   flockrl train ALGORITHM ENV [options]   train a team, e.g. flockrl train mappo mpe/simple_spread
   flockrl resume RUN                      continue an interrupted run, exactly
   flockrl eval RUN [options]              play whole episodes with a trained team
+  flockrl bench SUITE                     algorithms x environments x seeds, with statistics
+  flockrl recommend ENV                   which algorithms fit an environment, and why
+  flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
 
 `flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
 """
@@ -96,10 +99,12 @@ class EvalFlags:
     env: str | None = None
     """Play in this environment instead, which must have the same agents and spaces."""
     gif: Path | None = None
-    """Write an animation of one episode to this file."""
+    """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
+    side_by_side: bool = False
+    """Animate the best, the median and the worst of 25 episodes side by side instead."""
 
 
-def _parse(flags: Any, words: list[str], prog: str, description: str) -> Any:
+def parse(flags: Any, words: list[str], prog: str, description: str) -> Any:
     """The options as a dataclass; a flag that does not exist is an error that names the nearest one."""
     complaint = io.StringIO()
     try:
@@ -188,8 +193,8 @@ def _train(words: list[str]) -> int:
             (name, type(config), dataclasses.field(default=config)),
         ],
     )
-    given = _parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {PRESETS[name].summary}.")
-    _cache()
+    given = parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {PRESETS[name].summary}.")
+    cache_programs()
     from flockrl.train import train
 
     run, values = given.run, {**vars(given.training), **vars(getattr(given, name))}
@@ -208,8 +213,8 @@ def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _resume(words: list[str]) -> int:
-    given = _parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
-    _cache()
+    given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
+    cache_programs()
     from flockrl.run import RESULT, find_runs
     from flockrl.train import resume
 
@@ -222,13 +227,15 @@ def _resume(words: list[str]) -> int:
 
 def _eval(words: list[str]) -> int:
     about = "Play whole episodes with a trained team and report their returns."
-    given = _parse(EvalFlags, words, "flockrl eval", about)
-    _cache()
-    from flockrl.animate import write_gif
+    given = parse(EvalFlags, words, "flockrl eval", about)
+    cache_programs()
+    from flockrl.animate import write_animation
     from flockrl.run import Run, find_runs
 
     if given.gif is not None and given.env is not None:
         raise UsageError("An animation shows the run's own environment: leave out --env or --gif.")
+    if given.side_by_side and given.gif is None:
+        raise UsageError("--side-by-side says what the animation shows: give its file with --gif.")
     runs = [Run(path) for path in find_runs(given.run)]
     for run in runs:
         result = run.evaluate(given.episodes, given.seed, given.explore, given.env)
@@ -237,12 +244,12 @@ def _eval(words: list[str]) -> int:
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
         print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
     if given.gif is not None:
-        write_gif(runs[0], given.gif, given.seed)
+        write_animation(runs[0], given.gif, given.seed, given.side_by_side, given.explore)
         print(f"wrote {given.gif}")
     return 0
 
 
-def _cache() -> None:
+def cache_programs() -> None:
     """Keep compiled programs between starts, so that only the first one waits for the compiler."""
     import jax
 
@@ -252,7 +259,22 @@ def _cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-COMMANDS = {"list": _list, "train": _train, "resume": _resume, "eval": _eval}
+def _evidence(command: str) -> Callable[[list[str]], int]:
+    """A command of `flockrl.evaluation.commands`, imported when it is called."""
+
+    def call(words: list[str]) -> int:
+        from flockrl.evaluation import commands
+
+        return getattr(commands, command)(words)
+
+    return call
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "list": _list, "train": _train, "resume": _resume, "eval": _eval, "bench": _evidence("bench"),
+    "report": _evidence("report"),
+    "recommend": _evidence("recommend"),
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -36,9 +36,9 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     if not one:
         length = min(len(means) for _, means in curves)
         steps, table = curves[0][0][:length], np.array([means[:length] for _, means in curves])
-        axes.plot(
-            steps, table.mean(0), color="#0b6e99", lw=2.2, label=f"mean of {len(runs)} seeds, evaluation (greedy)"
-        )
+        axes.fill_between(steps, *mean_interval(table), color="#0b6e99", alpha=0.2, lw=0)
+        label = f"mean of {len(runs)} seeds with 95% interval, evaluation (greedy)"
+        axes.plot(steps, table.mean(0), color="#0b6e99", lw=2.2, label=label)
     config = _title(runs[0])
     axes.set_title(config, loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
@@ -47,6 +47,13 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(file)
+
+
+def mean_interval(table: np.ndarray, draws: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    """Ends [K] of the 95% bootstrap interval of the mean over seeds. table: [seeds, K]."""
+    chosen = np.random.default_rng(0).integers(len(table), size=(draws, len(table)))
+    low, high = np.percentile(table[chosen].mean(axis=1), (2.5, 97.5), axis=0)
+    return low, high
 
 
 def _title(path: Path) -> str:

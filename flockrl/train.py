@@ -25,6 +25,7 @@ from flockrl.envs.checks import check
 from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.evaluate import summarize
+from flockrl.evaluation.metrics import team_metrics
 from flockrl.presets import make_config
 from flockrl.program import Program, make_program
 from flockrl.rollout import Episodes
@@ -228,6 +229,8 @@ class _Loop:
                 row["eval_return_std"] = result.std
                 row["eval_return_per_agent"] = result.per_agent.tolist()
                 row["eval_episodes"] = result.episodes
+                best = getattr(self.env, "best", None)
+                row |= team_metrics(result.per_agent, self.env.spec.groups, best)
             seconds = round(time.perf_counter() - self.began, 3)
             row = {"step": step, "seconds": seconds, **row}
             self.logs[i].write(row)

@@ -8,10 +8,12 @@ Gymnasium a fall in the very last step is both.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.errors import UsageError
 from flockrl.types import Array, Box, Discrete, EnvSpec, Observation, Space
@@ -61,6 +63,12 @@ class Pendulum:
         state = Swing(state.t + 1, angle + self.DT * speed, speed)
         return state, self._observe(state), -cost[None], jnp.bool_(False), state.t >= self.spec.max_steps
 
+    def render(self, states: Sequence[Swing], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode."""
+        from flockrl.envs.classic_render import pendulum_frames
+
+        return pendulum_frames(states, size)
+
     def _observe(self, state: Swing) -> Observation:
         return Observation(jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed])[None])
 
@@ -105,6 +113,12 @@ class CartPole:
         state = Balance(state.t + 1, state.body + self.DT * change)
         fallen = (jnp.abs(state.body[0]) > self.POSITION) | (jnp.abs(state.body[2]) > self.ANGLE)
         return state, Observation(state.body[None]), jnp.ones(1), fallen, state.t >= self.spec.max_steps
+
+    def render(self, states: Sequence[Balance], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode."""
+        from flockrl.envs.classic_render import cartpole_frames
+
+        return cartpole_frames(states, (self.POSITION, self.ANGLE), size)
 
 
 def _spec(name: str, high: tuple[float, ...], actions: Space, max_cycles: int) -> EnvSpec:

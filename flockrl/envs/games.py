@@ -8,6 +8,7 @@ is *terminated* there, not truncated: nothing is left to be earned and nothing t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +79,12 @@ class MatrixGame:
         state = Play(state.t + 1, action)
         return state, self._observe(state), reward, state.t >= self.rounds, jnp.bool_(False)
 
+    def render(self, states: Sequence[Play], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: the payoffs, with the joint action of each round."""
+        from flockrl.envs.games_render import matrix_frames
+
+        return matrix_frames(self.payoff, states, size)
+
     def _observe(self, state: Play) -> Observation:
         """[N, O]: everyone sees the same."""
         parts = [jnp.ones(1)]
@@ -119,6 +126,12 @@ class TwoStepGame:
         reward = jnp.broadcast_to(jnp.where(second, paid, 0.0), (2,))
         state = jnp.where(second, state + 2, 1 + action[0])
         return state, self._observe(state), reward, second, jnp.bool_(False)
+
+    def render(self, states: Sequence[Array], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: where the team is."""
+        from flockrl.envs.games_render import two_step_frames
+
+        return two_step_frames(self.MATRICES, states, size)
 
     def _observe(self, state: Array) -> Observation:
         place = jnp.where(state > 2, state - 2, state)

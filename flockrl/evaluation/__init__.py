@@ -1,0 +1,1 @@
+"""Evidence: team metrics, statistics over seeds, benchmarks, reports, and advice on what to try."""

@@ -1,0 +1,204 @@
+"""The benchmark harness: a kill in the middle changes nothing, nothing is done twice, wrong input is one sentence."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flockrl.cli import main
+from flockrl.errors import UsageError
+from flockrl.evaluation import harness, statistics
+from flockrl.evaluation.suite import make_suite, read_suite, shipped
+
+WORDS = [
+    "bench", "--algorithms", "iql_tabular", "--environments", "games/two_step", "--seeds", "2", "--jobs", "1",
+    "--set", "steps=60000", "envs=1", "eval_episodes=4", "eval_every=6000", "checkpoint_every=6000",
+    "table_size=1024",
+]  # fmt: skip
+
+
+def start(out):
+    command = [sys.executable, "-m", "flockrl.cli", *WORDS, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(what, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A benchmark of two cells that nothing disturbed."""
+    out = tmp_path_factory.mktemp("bench") / "whole"
+    text, errors = (process := start(out)).communicate()
+    assert process.returncode == 0, errors
+    return out, text
+
+
+def test_tables(finished):
+    out, text = finished
+    assert "[2/2] iql_tabular-games-two_step/seed_1" in text
+    assert "Caution: only 2 seeds" in " ".join(text.split())
+    assert "mean of 4 greedy episodes" in " ".join(text.split())
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    assert [row["seed"] for row in rows] == ["0"] * 11 + ["1"] * 11
+    assert rows[0]["algorithm"] == "iql_tabular"
+    assert float(rows[10]["eval_efficiency"]) == float(rows[10]["eval_return"]) / 8
+    cells = list(csv.DictReader((out / "cells.csv").open()))
+    assert [int(cell["steps"]) for cell in cells] == [60000, 60000]
+    assert all(float(cell["peak_memory_mb"]) > 50 and float(cell["steps_per_second"]) > 0 for cell in cells)
+    (line,) = csv.DictReader((out / "summary.csv").open())
+    assert float(line["mean"]) == pytest.approx(sum(float(cell["final_return"]) for cell in cells) / 2)
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_table(finished, tmp_path):
+    out = tmp_path / "killed"
+    process = start(out)
+    second = out / "cells" / "iql_tabular-games-two_step" / "seed_1"
+    wait_for(lambda: any((second / "checkpoints").glob("[0-9]*")), process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (out / "results.csv").exists()
+    first = out / "cells" / "iql_tabular-games-two_step" / "seed_0" / "result.json"
+    before = first.stat().st_mtime_ns
+    time.sleep(0.5)  # an orphan would go on writing
+    assert not (second / "result.json").exists()
+    text, errors = (process := start(out)).communicate()
+    assert process.returncode == 0, errors
+    assert first.stat().st_mtime_ns == before  # the finished cell was left alone
+    assert "[2/2]" in text
+    assert "[1/2]" not in text
+    for name in ("results.csv", "summary.csv"):
+        assert (out / name).read_bytes() == (finished[0] / name).read_bytes()
+
+
+def test_a_finished_benchmark_runs_nothing(finished, monkeypatch, capsys):
+    monkeypatch.setattr(harness, "_start", lambda *_: pytest.fail("nothing was left to do"))
+    monkeypatch.setattr(statistics, "REPS", 40)
+    assert main([*WORDS, "--out", str(finished[0])]) == 0
+    assert "two_step" in capsys.readouterr().out
+
+
+def test_other_settings_do_not_mix(finished, capsys):
+    assert main([*WORDS, "lr=0.5", "--out", str(finished[0])]) == 2
+    assert "was run with other settings (config)" in capsys.readouterr().err
+
+
+def test_a_failing_cell_is_told_and_the_others_go_on(monkeypatch, tmp_path, capsys):
+    def begin(work, cores):
+        code = "print('first');import sys;sys.exit('Training stopped: loss is nan.')"
+        work.path.mkdir(parents=True)
+        work.errors = (work.path / "errors.txt").open("w+")
+        work.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=work.errors,
+            text=True,
+        )
+        work.state = "running"
+
+    monkeypatch.setattr(harness, "_start", begin)
+    assert main([*WORDS, "--out", str(tmp_path / "b")]) == 1
+    text = capsys.readouterr()
+    assert text.out.count("failed: Training stopped: loss is nan.") == 2
+    assert "(and 1 more)" in text.err
+
+
+def test_cores_are_shared_out():
+    assert harness._slots([0, 1, 2, 3], 2) == [[0, 2], [1, 3]]
+    assert harness._slots([0, 1], 1) == [[0, 1]]
+    assert harness._slots([4], 3) == [[4], [4], [4]]
+    assert set(harness._cores()) <= set(range(os.cpu_count()))
+
+
+def test_shipped_suites_are_right():
+    assert set(shipped()) == {"smoke", "mpe", "games", "scaling"}
+    sizes = {name: len(read_suite(name).cells) for name in shipped()}
+    assert sizes == {"smoke": 8, "mpe": 5 * (15 + 4 + 4), "games": 360, "scaling": 36}
+    agents = [cell.env.rpartition("=")[2] for cell in read_suite("scaling", {"seeds": 1}).cells]
+    assert agents == ["2", "4", "8", "16", "32", "64"] * 2
+
+
+def test_settings_of_a_part_an_environment_and_an_algorithm():
+    content = {
+        "question": "?",
+        "settings": {"steps": 1000, "envs": 4},
+        "part": [
+            {
+                "algorithms": ["mappo", "ippo"], "environments": ["mpe/simple", "games/climbing"], "seeds": 1,
+                "settings": {"envs": 8}, "per_algorithm": {"ippo": {"lr": 0.5}},
+                "per_environment": {"games/climbing": {"steps": 500}},
+            }
+        ],
+    }  # fmt: skip
+    cells = {(c.algorithm, c.env): c.run for c in make_suite("x", content, {}).cells}
+    assert [run.options.steps for run in cells.values()] == [1000, 500, 1000, 500]
+    assert {run.options.envs for run in cells.values()} == {8}
+    assert [run.config.lr == 0.5 for run in cells.values()] == [False, False, True, True]
+    changed = make_suite("x", content, {"seeds": 2, "settings": {"steps": 7}}).cells
+    assert len(changed) == 8
+    assert {cell.run.options.steps for cell in changed} == {7}
+
+
+GOOD = {"algorithms": ["mappo"], "environments": ["mpe/simple"]}
+BAD = [
+    ({**GOOD, "algorithm": []}, "has no entry 'algorithm'. Did you mean 'algorithms'?"),
+    ({"algorithms": ["mappo"]}, "environments must be a list"),
+    ({**GOOD, "seeds": 0}, "seeds must be a whole number of at least 1"),
+    ({**GOOD, "algorithms": ["mapo"]}, "Did you mean 'mappo'?"),
+    ({**GOOD, "environments": ["mpe/simpel"]}, "Did you mean 'simple'?"),
+    ({**GOOD, "algorithms": ["maddpg"], "environments": ["games/climbing"], "settings": {"gama": 1}}, "'gamma'"),
+    ({**GOOD, "settings": {"seed": 3}}, "leave seed out"),
+    ({**GOOD, "per_algorithm": {"ippo": {}}}, "which the part does not run"),
+    ({**GOOD, "algorithms": ["ppo"], "environments": ["mpe/simple_spread"]}, "ppo trains one agent"),
+    ({**GOOD, "part": {}}, "[[part]]"),
+    ({"part": [GOOD, {**GOOD, "settings": {"lr": 0.1}}]}, "with unlike settings"),
+]
+
+
+@pytest.mark.parametrize(("content", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
+def test_wrong_suites(content, sentence):
+    with pytest.raises(UsageError) as caught:
+        make_suite("x", content, {})
+    assert sentence in str(caught.value)
+
+
+WRONG = [
+    (("bench",), "Name a suite"),
+    (("bench", "smok"), "Did you mean 'smoke'?"),
+    (("bench", "nowhere.toml"), "Cannot read the suite"),
+    (("bench", "smoke", "--algorithms", "mappo"), "leave out the suite or the flags"),
+    (("bench", "smoke", "--jobs", "0"), "jobs must be at least 1"),
+    (("bench", "smoke", "--seeds", "0"), "seeds must be"),
+    (("bench", "smoke", "--steps", "0"), "steps must be at least 1"),
+    (("bench", "smoke", "--set", "lr"), "name=value"),
+    (("bench", "smoke", "--out", "."), "holds something else than a benchmark"),
+    (("bench", "broken.toml"), "not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_input_gets_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.toml").write_text("a = ")
+    assert main(list(words)) == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.toml"]
+
+
+def test_the_suite_is_kept_with_the_benchmark(finished):
+    about = json.loads((finished[0] / "suite.json").read_text())
+    assert about["name"] == "own"
+    assert len(about["cells"]) == 2

@@ -1,0 +1,208 @@
+"""Reports: complete, self-contained, and right about which runs are which."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from flockrl.cli import main
+from flockrl.errors import UsageError
+from flockrl.evaluation import statistics, svg
+from flockrl.evaluation.records import collect, tidy, write_parquet
+from flockrl.evaluation.report import write_report
+from flockrl.evaluation.summary import lines, normalized, scale
+
+pytest.importorskip("rliable")
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    """What is tested here is the page, not the intervals."""
+    monkeypatch.setattr(statistics, "REPS", 40)
+
+
+def write_run(path, algorithm, env, seed, scores, best=None, **config):
+    """A finished run's files without the training."""
+    path.mkdir(parents=True)
+    steps = 1000 * (len(scores) - 1)
+    saved = {
+        "algorithm": algorithm,
+        "env": env,
+        "steps": steps,
+        "envs": 4,
+        "seed": seed,
+        "config": {"lr": 1.0, **config},
+    }
+    rows = [
+        {
+            "step": 1000 * i, "eval_return": x, "eval_return_std": 1.0, "eval_return_per_agent": [x, x],
+            "eval_episodes": 20, "eval_welfare": 2 * x, "eval_jain": 1.0,
+            **({"eval_efficiency": x / best} if best else {}),
+        }
+        for i, x in enumerate(scores)
+    ]  # fmt: skip
+    result = {"steps": steps, "seconds": 1.0, "steps_per_second": 1234.0, "best_eval_return": max(scores)}
+    (path / "config.json").write_text(json.dumps({**saved, "versions": {"jax": "1"}}))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "result.json").write_text(json.dumps(result))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three algorithms x two environments x five seeds."""
+    base = tmp_path_factory.mktemp("runs")
+    draw = np.random.default_rng(0)
+    for k, algorithm in enumerate(("mappo", "ippo", "vdn")):
+        for env, top in (("mpe/simple_spread", -10.0), ("games/climbing", 275.0)):
+            for seed in range(5):
+                rise = np.minimum(1, np.arange(21) / (8 + 4 * k)) + draw.normal(0, 0.03, 21)
+                scores = (top - 20 + (20 - 2 * k) * rise).tolist()
+                best = 275.0 if env == "games/climbing" else None
+                write_run(
+                    base / f"{algorithm}-{env.replace('/', '-')}" / f"seed_{seed}", algorithm, env, seed, scores, best
+                )
+    return base
+
+
+class Reader(HTMLParser):
+    """Notes what is opened and not closed, and every address."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.addresses = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "link", "img", "line", "circle", "polygon"):
+            self.open.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def read(file):
+    text = file.read_text()
+    reader = Reader()
+    reader.feed(text.replace("/>", ">"))
+    return text, reader
+
+
+def test_a_report_of_thirty_runs(runs, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    words = [
+        "report",
+        str(runs),
+        "--out",
+        str(out),
+        "--no-animations",
+        "--question",
+        "Who wins?",
+        "--title",
+        "A <b> test",
+    ]
+    assert main(words) == 0
+    assert "wrote" in capsys.readouterr().out
+    text, reader = read(out)
+    assert not [tag for tag in reader.open if tag not in ("doctype",)]
+    assert all(address.startswith("data:") for address in reader.addresses)
+    assert not re.search(r"https?://|<script|@import|url\(", text)
+    assert "A &lt;b&gt; test" in text
+    for words in (
+        "Who wins?", "Final scores", "Learning curves", "Over all environments", "Probability of improvement",
+        "Performance profiles", "Team metrics", "Settings", "20 greedy episodes", "mean over agents",
+        "20,000 environment",
+    ):  # fmt: skip
+        assert words in text, words
+    assert text.count("<svg viewBox") >= 4
+    assert "Caution" not in text
+    assert len(text) < 300_000
+    # The best is marked, and its lead judged.
+    assert re.search(r"<small>mpe/simple_spread</small><b>mappo</b><small>IQM .*?clear of ippo", text)
+    assert re.findall(r'<tr class="best"><td>(\w+)</td>', text) == ["mappo", "mappo"]
+
+
+def test_a_report_with_animations(tiny_run, tmp_path):
+    size, notes = write_report([tiny_run.path], tmp_path / "deep" / "r.html")
+    text, reader = read(tmp_path / "deep" / "r.html")
+    assert notes == []
+    assert size == len(text.encode()) < 1_000_000
+    assert any(address.startswith("data:image/gif;base64,R0lGOD") for address in reader.addresses)
+    assert "only 1 seed" in text
+
+
+def test_scores_on_a_common_scale(runs):
+    records, unfinished = collect([runs])
+    assert (len(records), unfinished) == (30, [])
+    climbing = scale([r for r in records if r.env == "games/climbing"])
+    assert climbing.known
+    assert climbing.high == pytest.approx(275)
+    assert not scale([r for r in records if r.env == "mpe/simple_spread"]).known
+    scores, _ = normalized(records)
+    assert {label: table.shape for label, table in scores.items()} == dict.fromkeys(("mappo", "ippo", "vdn"), (5, 2))
+    assert max(table[:, 1].max() for table in scores.values()) == pytest.approx(1)
+
+
+def test_runs_of_one_algorithm_are_told_apart_by_what_differs(tmp_path):
+    for lr in (0.1, 0.2):
+        for seed in (9, 10):
+            write_run(tmp_path / f"lr{lr}" / f"seed_{seed}", "mappo", "mpe/simple", seed, [0, lr], lr=lr)
+    records, _ = collect([tmp_path])
+    assert [(r.label, r.seed) for r in records] == [
+        ("mappo (lr=0.1)", 9), ("mappo (lr=0.1)", 10), ("mappo (lr=0.2)", 9), ("mappo (lr=0.2)", 10),
+    ]  # fmt: skip
+    assert [line.figures["mean"].value for line in lines(records)] == pytest.approx([0.1, 0.2])
+    assert tidy(records)[1]["eval_return"] == 0.1
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "<td>lr</td><td>0.1</td><td>0.2</td>" in text
+    assert "All: steps 1000, envs 4." in text
+    assert "only 2 seeds" in text
+
+
+def test_a_tie_has_no_winner(tmp_path):
+    for name in ("mappo", "ippo"):
+        write_run(tmp_path / name, name, "mpe/simple", 0, [0, 1], **({"clip": 0.2} if name == "ippo" else {}))
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "<b>ippo, mappo</b><small>IQM 1.00 [1.00, 1.00] over 1 seed; equal</small>" in text
+    assert 'class="best"' not in text
+    assert "ippo only: clip 0.2." in text
+
+
+def test_what_cannot_be_reported(tmp_path, capsys):
+    write_run(tmp_path / "a", "mappo", "mpe/simple", 0, [0, 1])
+    write_run(tmp_path / "b", "mappo", "mpe/simple", 0, [0, 1])
+    with pytest.raises(UsageError, match="the same experiment"):
+        collect([tmp_path / "a", tmp_path / "b"])
+    (tmp_path / "b" / "result.json").unlink()
+    records, unfinished = collect([tmp_path])
+    assert (len(records), unfinished) == (1, [tmp_path / "b"])
+    with pytest.raises(UsageError, match="No finished run"):
+        collect([tmp_path / "b"])
+    (tmp_path / "a" / "metrics.jsonl").write_text("{")
+    with pytest.raises(UsageError, match="not a readable run"):
+        collect([tmp_path / "a"])
+    (tmp_path / "empty").mkdir()
+    for words, sentence in (
+        (["report"], "at least one"), (["report", "nowhere"], "no run at nowhere"),
+        (["report", str(tmp_path / "empty")], "holds no runs"), (["report", str(tmp_path), "--out", "x.pdf"], ".html"),
+    ):  # fmt: skip
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert sentence in err
+        assert len(err.strip().splitlines()) == 1
+
+
+def test_parquet_where_pyarrow_is(runs, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = tidy(collect([runs])[0])
+    assert write_parquet(rows, tmp_path / "r.parquet")
+    assert parquet.read_table(tmp_path / "r.parquet").to_pylist() == rows
+
+
+def test_ticks_are_round_and_inside():
+    assert svg.ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert svg.ticks(-31, -8) == [-30, -25, -20, -15, -10]
+    assert [svg.label(x) for x in (0, 20_000, 1_500_000, -0.25)] == ["0", "20k", "1.5M", "-0.25"]
