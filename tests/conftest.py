@@ -9,7 +9,8 @@ import pytest
 CACHE = Path(tempfile.gettempdir()) / "flockrl-test-cache"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # tests compile much and run little
+# Tests compile much and run little.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 TINY = {
     "steps": 1024, "envs": 8, "rollout_steps": 16, "epochs": 2, "minibatches": 2, "hidden": (8,),

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"]}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example, tmp_path):
-    words = [sys.executable, str(example), "--steps", "3200"]
+    words = [sys.executable, str(example), "--steps", "3200", *SMALLER.get(example.stem, [])]
     done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -65,7 +65,12 @@ def kill_when(process, file, lines):
 
 @pytest.mark.parametrize(
     ("learner", "seeds"),
-    [("mappo", 1), ("mappo", 2), ("mappo-gru", 1), ("mappo-gru", 2), ("masac", 1), ("qmix-gru", 2)],
+    [
+        ("mappo-gru", 1),
+        ("masac", 1),
+        ("qmix-gru", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("mappo", 1), ("mappo", 2), ("mappo-gru", 2))),
+    ],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, learner, seeds):
     """The replay and its priorities included, where there is one."""

@@ -103,8 +103,23 @@ def stepped(networks, grads, moments, lr):
     return [ref.adam(net, g, m, lr, 0.5) for net, g, m in zip(networks, grads, moments, strict=True)]
 
 
-@pytest.mark.parametrize(("critic", "share"), [("central", "all"), ("central", "none"), ("own", "groups")])
-@pytest.mark.parametrize("family", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize(
+    ("family", "critic", "share"),
+    [
+        ("ddpg", "central", "none"),
+        ("td3", "own", "groups"),
+        ("td3", "central", "all"),
+        ("sac", "central", "none"),
+        ("sac", "own", "groups"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("ddpg", "central", "all"), ("ddpg", "own", "groups"), ("td3", "central", "none"),
+                ("sac", "central", "all"),
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_one_gradient_step_matches_numpy(family, critic, share):
     agent = learner(family, critic=critic, share=share)
     batch, before = sample(agent.spec), unsettled(agent)

@@ -114,17 +114,18 @@ def test_memory_is_carried_and_final_observations_are_valued_with_it():
     agent = learner(spec, memory="gru", memory_size=6, sequence=4, burn_in=2)
     params = unsettled(agent)[0]["q"]
     seen = rollout(spec, seed=5)
-    values, memories = agent._unroll(params, seen)
-    following = agent._next_q(params, jax.tree.map(lambda x: x[2:], seen), memories)
+    values, memories = jax.jit(agent._unroll)(params, seen)
+    following = jax.jit(agent._next_q)(params, jax.tree.map(lambda x: x[2:], seen), memories)
+    step = jax.jit(lambda obs, memory: agent._q(params, obs[None], memory, jnp.zeros((1, B), bool)))
     memory = agent.memory(B)
     for t in range(6):
         keep = ~seen.first[t]
         memory = jax.tree.map(lambda h, keep=keep: h * keep[:, None, None], memory)
-        now, after = agent._q(params, seen.obs[t][None], memory, jnp.zeros((1, B), bool))
+        now, after = step(seen.obs[t], memory)
         memory = jax.tree.map(lambda h: h[0], after)
         if t >= 2:
             np.testing.assert_allclose(values[t - 2], now[0], atol=1e-5)
-            one, _ = agent._q(params, seen.next_obs[t][None], memory, jnp.zeros((1, B), bool))
+            one, _ = step(seen.next_obs[t], memory)
             np.testing.assert_allclose(following[t - 2], one[0], atol=1e-5)
 
 
@@ -138,11 +139,12 @@ def test_gradients_stop_at_the_burn_in():
     def loss(obs):
         return agent._loss(params, targets, seen._replace(obs=obs), jnp.ones(B))[0]
 
-    slope = np.asarray(jax.grad(loss)(seen.obs))
+    slope = np.asarray(jax.jit(jax.grad(loss))(seen.obs))
     assert (slope[:3] == 0).all()
     assert np.abs(slope[3:]).max() > 0
     other = seen._replace(obs=seen.obs.at[0].add(1.0))
-    values = [agent._unroll(params["q"], s)[0] for s in (seen, other)]
+    unroll = jax.jit(agent._unroll)
+    values = [unroll(params["q"], s)[0] for s in (seen, other)]
     assert np.abs(np.asarray(values[0] - values[1])).max() > 1e-4
 
 
@@ -175,8 +177,11 @@ def test_qmix_with_one_agent_and_unit_weights_is_iql():
     mixer["bias"]["bias"], mixer["value"]["weights"]["bias"] = jnp.array([16.0]), jnp.array([-16.0])
     mixed = tuple({"q": nets["q"], "mixer": (mixer,)} for nets in (params, targets))
     seen = jax.tree.map(lambda x: x[:1], rollout(spec))
-    own, own_grads = jax.value_and_grad(lambda p: iql._loss(p, targets, seen, jnp.ones(B))[0])(params)
-    team, team_grads = jax.value_and_grad(lambda p: qmix._loss(p, mixed[1], seen, jnp.ones(B))[0])(mixed[0])
+    slope = lambda agent, targets: jax.jit(  # noqa: E731
+        jax.value_and_grad(lambda p: agent._loss(p, targets, seen, jnp.ones(B))[0])
+    )
+    own, own_grads = slope(iql, targets)(params)
+    team, team_grads = slope(qmix, mixed[1])(mixed[0])
     assert float(team) == pytest.approx(float(own), rel=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), own_grads["q"], team_grads["q"])
 
@@ -229,7 +234,7 @@ def test_hidden_sides_do_not_mix():
     agent = learner(spec, mixer="sum")
     params, targets = unsettled(agent)
     seen = jax.tree.map(lambda x: x[:1], rollout(spec))
-    slope = jax.grad(lambda p, s: agent._loss(p, targets, s, jnp.ones(B))[0])
+    slope = jax.jit(jax.grad(lambda p, s: agent._loss(p, targets, s, jnp.ones(B))[0]))
     before, after = (slope(params, seen._replace(reward=seen.reward.at[..., 2].add(x))) for x in (0.0, 5.0))
     jax.tree.map(np.testing.assert_array_equal, before["q"][0], after["q"][0])
     assert np.abs(before["q"][1]["head"]["bias"] - after["q"][1]["head"]["bias"]).max() > 0

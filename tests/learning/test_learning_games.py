@@ -16,6 +16,7 @@ def final(tmp_path, algorithm, env, **settings):
     return run, run.result["final_eval_return"]
 
 
+@pytest.mark.slow
 def test_penalty_without_penalty_is_solved(tmp_path):
     assert final(tmp_path, "mappo", "games/penalty:k=0")[1] == pytest.approx(250)
 
@@ -24,6 +25,7 @@ def test_climbing_reaches_the_published_equilibrium(tmp_path):
     assert final(tmp_path, "mappo", "games/climbing")[1] >= 175
 
 
+@pytest.mark.slow
 def test_prisoners_defect(tmp_path):
     """Defection is dominant, so independent learners end there."""
     run, _ = final(tmp_path, "ippo", "games/prisoners_dilemma", steps=50_000)

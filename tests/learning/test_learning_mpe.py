@@ -44,6 +44,7 @@ def test_mappo_learns_simple_spread(tmp_path):
     assert returns(run).mean() > random_return(run).mean() + 6
 
 
+@pytest.mark.slow
 def test_recurrent_unshared_agents_learn_simple_spread(tmp_path):
     settings = {"share": "none", "memory": "gru", "rollout_steps": 25, "minibatches": 2, "memory_size": 32}
     run = train(tmp_path, "ippo", "mpe/simple_spread:N=2", 80_000, **settings)
@@ -51,19 +52,25 @@ def test_recurrent_unshared_agents_learn_simple_spread(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("env", "margin"), [("simple_speaker_listener", 10.0), ("simple_reference", 8.0)], ids=["speaker", "reference"]
+    ("env", "margin"),
+    [
+        pytest.param("simple_speaker_listener", 10.0, id="speaker"),
+        pytest.param("simple_reference", 8.0, id="reference", marks=pytest.mark.slow),
+    ],
 )
 def test_communicating_teams_beat_random(tmp_path, env, margin):
     run = train(tmp_path, "mappo", f"mpe/{env}", 120_000)
     assert returns(run).mean() > random_return(run).mean() + margin
 
 
+@pytest.mark.slow
 def test_predators_beat_random_predators(tmp_path):
     """Against the same prey, which acts at random in both cases."""
     run = train(tmp_path, "mappo", "mpe/simple_tag", 120_000)
     assert returns(run, [3])[:3].mean() > random_return(run)[:3].mean() + 10
 
 
+@pytest.mark.slow
 def test_the_good_team_beats_a_random_team(tmp_path):
     """Against the same adversary, which acts at random in both cases."""
     run = train(tmp_path, "mappo", "mpe/simple_adversary", 120_000)

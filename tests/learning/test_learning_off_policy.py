@@ -29,12 +29,13 @@ def test_discrete_actions_follow_the_observation(tmp_path, algorithm):
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
 
 
+@pytest.mark.slow
 def test_unlike_agents_each_learn_their_own(tmp_path):
     run = learn(tmp_path, "maddpg", "probe/unlike", share="all", hidden=(64, 64), steps=51_200)
     assert score(run) > 0.9
 
 
-@pytest.mark.parametrize("algorithm", ["matd3", "masac"])
+@pytest.mark.parametrize("algorithm", [pytest.param("matd3", marks=pytest.mark.slow), "masac"])
 def test_masks_are_obeyed(tmp_path, algorithm):
     run = learn(tmp_path, algorithm, "probe/masks", steps=1280)
     assert score(run) == pytest.approx(run.env.best)
@@ -58,7 +59,9 @@ class Aim:
         return state, flockrl.Observation(state), reward, jnp.bool_(True), jnp.bool_(False)
 
 
-@pytest.mark.parametrize("algorithm", ["maddpg", "matd3", "isac"])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param("maddpg", marks=pytest.mark.slow), pytest.param("matd3", marks=pytest.mark.slow), "isac"]
+)
 def test_continuous_actions_hit_their_targets(tmp_path, algorithm):
     """The middle of the bounds scores 0.36 and 0.36; the best is 1."""
     run = learn(tmp_path, algorithm, Aim(), steps=25_600)
@@ -67,7 +70,11 @@ def test_continuous_actions_hit_their_targets(tmp_path, algorithm):
 
 @pytest.mark.parametrize(
     ("probe", "value", "n_step"),
-    [("truncation", 10.0, 3), ("truncation", 10.0, 1), ("termination", (1 - 0.9**5) / 0.1, 3)],
+    [
+        ("truncation", 10.0, 3),
+        pytest.param("truncation", 10.0, 1, marks=pytest.mark.slow),
+        ("termination", (1 - 0.9**5) / 0.1, 3),
+    ],
 )
 def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, n_step):
     """A reward of 1 per step is worth 10 when it is only cut after five steps, 4.1 when it ends there."""
@@ -81,7 +88,7 @@ def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, 
     assert float(agent._q(0, learned.params["critic"][0], x)[0, 0, 0]) == pytest.approx(value, rel=0.08)
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+@pytest.mark.parametrize("algorithm", ["td3", pytest.param("sac", marks=pytest.mark.slow)])
 def test_a_pendulum_is_swung_up(tmp_path, algorithm):
     """A random policy scores about -1200, one that balances at least -200 on average over many starts."""
     run = flockrl.train(
@@ -91,6 +98,7 @@ def test_a_pendulum_is_swung_up(tmp_path, algorithm):
     assert score(run) > -250
 
 
+@pytest.mark.slow
 def test_penalty_game_is_won(tmp_path):
     """Two pairs of actions pay 10 of 10; MADDPG's discrete policies must agree on one."""
     run = learn(tmp_path, "maddpg", "games/penalty:k=0,rounds=5", steps=51_200)

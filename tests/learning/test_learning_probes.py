@@ -77,8 +77,16 @@ def test_credit_goes_to_whom_it_is_due(tmp_path):
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "ia2c", "maa2c"])
-@pytest.mark.parametrize("name", ["action", "observation_action"])
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        ("ppo", "action"),
+        ("ia2c", "observation_action"),
+        ("maa2c", "observation_action"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("ia2c", "action"), ("maa2c", "action"))),
+        pytest.param("ppo", "observation_action", marks=pytest.mark.slow),
+    ],
+)
 def test_actions_that_matter_are_found(tmp_path, algorithm, name):
     settings = {} if algorithm == "ppo" else {"minibatches": 1, "epochs": 1}
     run = learn(tmp_path, algorithm, f"probe/{name}", **settings)
@@ -96,7 +104,7 @@ def test_both_agents_must_match(tmp_path, algorithm):
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
 
 
-@pytest.mark.parametrize("share", ["all", "groups", "none"])
+@pytest.mark.parametrize("share", ["all", pytest.param("groups", marks=pytest.mark.slow), "none"])
 def test_unlike_agents_each_learn_their_own(tmp_path, share):
     run = learn(tmp_path, "mappo", "probe/unlike", share=share, steps=51_200)
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
@@ -124,6 +132,7 @@ class Unmasked:
         return state, seen._replace(avail=None), *rest
 
 
+@pytest.mark.slow
 def test_masks_are_needed(tmp_path):
     masked = learn(tmp_path / "a", "ppo", "probe/masks")
     assert score(masked) == pytest.approx(masked.env.best)

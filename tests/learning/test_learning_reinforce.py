@@ -48,6 +48,7 @@ def test_masks_are_obeyed(tmp_path):
     assert score(run) == pytest.approx(run.env.best)
 
 
+@pytest.mark.slow
 def test_unlike_agents_each_learn_their_own(tmp_path):
     run = learn(tmp_path, "mareinforce", "probe/unlike")
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
