@@ -33,6 +33,7 @@ def test_prisoners_defect(tmp_path):
     assert (policy.act(np.ones((2, run.env.spec.obs_size))) == 1).all()
 
 
+@pytest.mark.slow
 def test_matching_pennies_ends_near_one_half(tmp_path):
     """With a strong entropy bonus both players come to rest at the mixed equilibrium."""
     seen = []

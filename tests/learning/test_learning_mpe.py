@@ -51,12 +51,9 @@ def test_recurrent_unshared_agents_learn_simple_spread(tmp_path):
     assert returns(run).mean() > random_return(run).mean() + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env", "margin"),
-    [
-        pytest.param("simple_speaker_listener", 10.0, id="speaker"),
-        pytest.param("simple_reference", 8.0, id="reference", marks=pytest.mark.slow),
-    ],
+    ("env", "margin"), [("simple_speaker_listener", 10.0), ("simple_reference", 8.0)], ids=["speaker", "reference"]
 )
 def test_communicating_teams_beat_random(tmp_path, env, margin):
     run = train(tmp_path, "mappo", f"mpe/{env}", 120_000)

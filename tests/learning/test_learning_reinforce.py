@@ -35,6 +35,7 @@ def test_continuous_actions_move_to_the_target(tmp_path):
     assert float(run.params()["actor"][0]["log_std"][0]) < -1.2
 
 
+@pytest.mark.slow
 def test_memory_is_needed(tmp_path):
     remembering = learn(tmp_path / "a", "reinforce", "probe/memory", memory="gru", steps=51_200)
     assert score(remembering) > 0.95
