@@ -186,6 +186,8 @@ def _reinforce(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
 
 def _off_policy(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if facts.spec.discrete:
+        if preset.family == "sac":
+            return POSSIBLE, "made for continuous actions; discrete ones work too, with values of every action"
         return POSSIBLE, "made for continuous actions; discrete ones go through a relaxation"
     if _central(preset) and facts.agents >= MANY:
         return POSSIBLE, f"critics of {facts.agents} agents' observations and actions are wide: try the independent one"
