@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.envs.base import Env, StepResult, advance_batch, reset_batch
+from flockrl.envs.base import Env, advance_batch, reset_batch
 from flockrl.envs.batch import HostBatch, words
 from flockrl.envs.host import Host, words_seed
 from flockrl.envs.workers import open_executor
+from flockrl.evaluation.episodes import record
 from flockrl.rollout import HostActor
-from flockrl.types import Actor, Algorithm, Array, EvalResult, Observation, PyTree
+from flockrl.types import Actor, Algorithm, Array, EvalResult, PyTree
 
 Evaluator = Callable[[PyTree, Array], tuple[Any, Any]]
 HOST_TEAMS = 16
@@ -139,20 +140,5 @@ def record_episode(
     """Play one episode and keep every environment state; of a host environment, every frame."""
     if isinstance(env, Host):
         return record_frames(algorithm, env, params, key, explore)
-
-    @jax.jit
-    def step(state: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[StepResult, PyTree]:
-        act_key, env_key = jax.random.split(key)
-        action, memory, _ = algorithm.act(params, seen, memory, act_key, explore)
-        return advance_batch(env, env_key, state, seen, action), memory
-
-    reset_key, key = jax.random.split(key)
-    state, seen = jax.jit(partial(reset_batch, env, batch=1))(reset_key)
-    memory, states = algorithm.memory(1), [state]
-    for t in range(env.spec.max_steps):
-        now, memory = step(states[-1], seen, memory, jax.random.fold_in(key, t))
-        seen = now.final
-        states.append(now.state)
-        if now.done[0]:
-            break
-    return [jax.tree.map(lambda x: x[0], state) for state in jax.device_get(states)]
+    (episode,) = record(algorithm, env, params, key, 1, explore)
+    return episode.states

@@ -108,6 +108,11 @@ class EnvSpec:
         return max(space.size for space in self.actions)
 
     @property
+    def own_actions(self) -> np.ndarray:
+        """[N, A] bool: the actions (or action dimensions) that each agent has at all; the others are padding."""
+        return np.arange(self.action_size) < np.array([space.size for space in self.actions])[:, None]
+
+    @property
     def discrete(self) -> bool:
         return isinstance(self.actions[0], Discrete)
 

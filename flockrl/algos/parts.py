@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -33,6 +34,15 @@ def require_discrete(spec: EnvSpec, who: str) -> None:
         )
 
 
+def require_room(size: int, what: str, setting: str) -> None:
+    """Refuse what does not fit into this machine's memory. size: bytes; what: "A replay ... takes"."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > 0.8 * available:
+        raise UsageError(
+            f"{what} {size / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: choose a smaller {setting}."
+        )
+
+
 def require_vectors(spec: EnvSpec) -> None:
     """Refuse pictures with a sentence that names learners for them."""
     if picture_shape(spec):
@@ -45,6 +55,11 @@ def require_vectors(spec: EnvSpec) -> None:
 def ids(group: Group, wanted: bool) -> int:
     """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
     return group.size if wanted and group.size > 1 else 0
+
+
+def blank_memory(groups: Sequence[Group], size: int, batch: int) -> PyTree:
+    """Each group's memory at the start of an episode, [batch, n, size], or () where `size` is 0."""
+    return tuple(jnp.zeros((batch, group.size, size)) if size else () for group in groups)
 
 
 def legal(group: Group, avail: Array | None) -> Array | None:

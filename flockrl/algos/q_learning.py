@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.parts import ids, joint, mean, require, require_discrete
+from flockrl.algos.parts import blank_memory, ids, joint, mean, require, require_discrete
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
 from flockrl.data.replay import Replay, stretch, typical
 from flockrl.errors import UsageError
@@ -161,7 +161,7 @@ class QLearner(ReplayLearner):
             )
             for group in self.groups
         ]  # fmt: skip
-        self.own = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
+        self.own = spec.own_actions
         teams = dict.fromkeys(spec.teams) if config.mixer != "none" else ()
         self.sides = [np.flatnonzero(np.array(spec.teams) == team) for team in teams]
         self.mixers: list[Any] = [self._mixer() for _ in self.sides]
@@ -210,9 +210,7 @@ class QLearner(ReplayLearner):
         return self._memory(batch) if self.recurrent else ()
 
     def _memory(self, batch: int) -> PyTree:
-        if not self.recurrent:
-            return ((),) * len(self.groups)
-        return tuple(jnp.zeros((batch, group.size, self.config.memory_size)) for group in self.groups)
+        return blank_memory(self.groups, self.config.memory_size if self.recurrent else 0, batch)
 
     # Values
 

@@ -5,7 +5,6 @@ A family says what is learned (`init`), how to act, and what one gradient step o
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.parts import Schedule, adam, descend, falling, require, require_vectors
+from flockrl.algos.parts import Schedule, adam, descend, falling, require, require_room, require_vectors
 from flockrl.data.replay import Replay, add, draw, make_replay, prioritize, replay_bytes
 from flockrl.errors import UsageError
 from flockrl.nets.torsos import Activation
@@ -122,12 +121,7 @@ class ReplayLearner(ABC):
         self.updates = envs * steps // config.steps_per_update
         self.rows = max(-(-config.buffer_size // (envs * steps)), -(-window // steps) + 1) * steps
         self.bytes = replay_bytes(spec, self.rows, envs, config.prioritized)
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self.bytes > 0.8 * available:
-            raise UsageError(
-                f"A replay of {self.rows * envs:,} transitions takes {self.bytes / 1e9:.1f} GB, and this machine has "
-                f"{available / 1e9:.1f} GB: choose a smaller buffer_size."
-            )
+        require_room(self.bytes, f"A replay of {self.rows * envs:,} transitions takes", "buffer_size")
         self.groups = make_groups(spec, config.share)
         self.optimiser = adam(config.max_grad_norm, eps=1e-8)
 

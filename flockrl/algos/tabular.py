@@ -8,7 +8,6 @@ rows, so a table's size is known beforehand and any discrete environment is acce
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.parts import Schedule, falling, require, require_discrete
+from flockrl.algos.parts import Schedule, falling, require, require_discrete, require_room
 from flockrl.errors import UsageError
 from flockrl.explore import level
 from flockrl.sharing import Share, make_groups
@@ -109,18 +108,11 @@ class Tabular:
         groups = make_groups(spec, config.share)
         self.tables = len(groups)
         self.bytes = self.tables * config.table_size * 4 * (spec.action_size + 1)
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self.bytes > 0.8 * available:
-            raise UsageError(
-                f"{self.tables} tables of {config.table_size:,} rows take {self.bytes / 1e9:.1f} GB, and this machine "
-                f"has {available / 1e9:.1f} GB: choose a smaller table_size."
-            )
+        require_room(self.bytes, f"{self.tables} tables of {config.table_size:,} rows take", "table_size")
         sizes = np.array([space.size for space in spec.observations])
         self.reads = np.arange(spec.obs_size) < sizes[:, None]
         """[N, O]: the entries of its observation that each agent has; the others are padding."""
-        counts = np.array([space.size for space in spec.actions])
-        self.own = np.arange(spec.action_size) < counts[:, None]
-        """[N, A]: the actions that each agent has."""
+        self.own = spec.own_actions
         self.table = np.zeros(spec.num_agents, np.int32)
         """[N]: each agent's table."""
         for g, group in enumerate(groups):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.parts import ids, legal
+from flockrl.algos.parts import blank_memory, ids, legal
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import Head, make_head
 from flockrl.nets.torsos import picture_shape
@@ -51,9 +51,7 @@ class TeamPolicy:
         return self._memory(batch) if self.recurrent else ()
 
     def _memory(self, batch: int) -> PyTree:
-        if not self.recurrent:
-            return ((),) * len(self.groups)
-        return tuple(jnp.zeros((batch, group.size, self.config.memory_size)) for group in self.groups)
+        return blank_memory(self.groups, self.config.memory_size if self.recurrent else 0, batch)
 
     def _normal(self, x: Array, stats: Moments | tuple[()]) -> Array:
         if isinstance(stats, Moments):

@@ -391,13 +391,8 @@ def _random_action(spec: EnvSpec, seen: Observation, noise: Array) -> Array:
         low = np.where(np.isinf(low), np.minimum(high, 1) - 2, low)
         high = np.where(np.isinf(high), np.maximum(low, -1) + 2, high)
         return low + noise * (high - low)
-    legal = _own(spec) if seen.avail is None else seen.avail & _own(spec)
+    legal = spec.own_actions if seen.avail is None else seen.avail & spec.own_actions
     return jnp.argmax(jnp.where(legal, noise, -1.0), axis=-1).astype(jnp.int32)
-
-
-def _own(spec: EnvSpec) -> np.ndarray:
-    """[N, A] bool: the actions that each agent has."""
-    return np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
 
 
 def _numbers(spec: EnvSpec, record: Record, again: Record) -> Iterator[str]:
@@ -468,9 +463,9 @@ def _bounds(spec: EnvSpec, obs: np.ndarray, lives: np.ndarray) -> Iterator[str]:
 
 def _legal(spec: EnvSpec, avail: np.ndarray, acts: np.ndarray) -> Iterator[str]:
     """avail: [T + 1, B, N, A]; acts: [T + 1, B, N], where an agent has to choose."""
-    if at := _first(~(avail & _own(spec)).any(axis=-1) & acts):
+    if at := _first(~(avail & spec.own_actions).any(axis=-1) & acts):
         yield f"agent {spec.agents[at[2]]!r}: avail {_when(at[0])} has no legal action, but expected at least one."
-    if at := _first(avail & ~_own(spec) & acts[..., None]):
+    if at := _first(avail & ~spec.own_actions & acts[..., None]):
         t, _, i, k = at
         yield f"agent {spec.agents[i]!r}: avail {_when(t)} allows action {k}, but it has {spec.actions[i].size}."
 

@@ -281,7 +281,7 @@ def random_action(form: Form, seen: Observation, rng: np.random.Generator) -> np
         low, high = action_bounds(spec)
         low, high = np.maximum(low, -1e3), np.minimum(high, 1e3)
         return rng.uniform(low, high).astype(np.float32)
-    legal = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
+    legal = spec.own_actions
     if seen.avail is not None:
         legal = legal & np.asarray(seen.avail)
     return np.where(legal, rng.random(legal.shape), -1.0).argmax(-1).astype(np.int32)

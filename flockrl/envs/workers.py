@@ -251,9 +251,16 @@ def measure(host: Host, seconds: float = MEASURED) -> float:
     return spent / steps
 
 
+def own_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def choose(host: Host, envs: int) -> tuple[int, str]:
     """How many workers, and why: none when stepping all environments is quick, else one per core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(own_cores())
     step = measure(host)
     shown = f"a step takes {1e3 * step:.3g} ms" if step >= 1e-4 else f"a step takes {1e6 * step:.3g} µs"
     if cores == 1 or envs == 1 or step * envs < CHEAP:

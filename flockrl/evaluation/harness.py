@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from flockrl.envs.workers import own_cores
 from flockrl.errors import UsageError
 from flockrl.evaluation.cell import CELL
 from flockrl.evaluation.records import Record, collect, tidy, write_csv, write_parquet
@@ -61,7 +61,7 @@ def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | N
     for work in works:
         if (work.path / RESULT).is_file():
             work.state = "done"
-    cores = _cores()
+    cores = own_cores()
     slots = _slots(cores, jobs or len(cores))
     try:
         _drive(works, slots, watch or (lambda works, ended: None))
@@ -126,12 +126,6 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         raise UsageError(f"Cannot create {out}: {error.strerror}.") from error
     about = {"name": suite.name, "question": suite.question, "cells": [work.cell.folder for work in works]}
     write_json(out / SUITE, about)
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _slots(cores: list[int], jobs: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ class ActionCode:
 
     def __init__(self, spec: EnvSpec):
         self.discrete, self.size = spec.discrete, spec.action_size
-        self.own = np.arange(spec.action_size) < np.array([space.size for space in spec.actions])[:, None]
+        self.own = spec.own_actions
         if self.discrete:
             return
         low, high = action_bounds(spec)
