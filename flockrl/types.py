@@ -6,7 +6,6 @@ A number of actions (discrete) or action dimensions (continuous), S size of the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,111 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.spec import Box, Discrete, EnvSpec, Space  # noqa: F401 - part of the vocabulary, kept where no JAX is needed
 
 Array = jax.Array
 PyTree = Any
 Metrics = Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Discrete:
-    """Actions 0 .. n-1."""
-
-    n: int
-
-    @property
-    def size(self) -> int:
-        return self.n
-
-
-@dataclass(frozen=True)
-class Box:
-    """Real numbers with bounds: one number for all entries, or one per entry of a vector."""
-
-    shape: tuple[int, ...]
-    low: float | tuple[float, ...] = -np.inf
-    high: float | tuple[float, ...] = np.inf
-    dtype: str = "float32"
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-
-Space = Discrete | Box
-
-
-@dataclass(frozen=True)
-class EnvSpec:
-    """What an environment looks like from outside. All of it is static: nothing here is traced.
-
-    `agents` gives the names and with them N and the order of the agent axis. `observations` and
-    `actions` give each agent's own spaces; arrays are padded with zeros to the largest of them.
-    `groups[i]` is the kind of agent i (agents of one kind have equal spaces and may share
-    parameters), `teams[i]` the side it plays for. `state_size` is the size of the global state, or
-    0 when the environment has none of its own and the concatenated observations stand for it.
-    `max_steps` is the length after which an episode is truncated at the latest.
-    """
-
-    name: str
-    agents: tuple[str, ...]
-    observations: tuple[Box, ...]
-    actions: tuple[Space, ...]
-    max_steps: int
-    groups: tuple[int, ...] = ()
-    teams: tuple[int, ...] = ()
-    state_size: int = 0
-
-    def __post_init__(self) -> None:
-        n = len(self.agents)
-        if not n or len(self.observations) != n or len(self.actions) != n:
-            raise UsageError(
-                f"{self.name}: agents, observations and actions must have one entry per agent, "
-                f"not {n}, {len(self.observations)} and {len(self.actions)}."
-            )
-        if len({type(space) for space in self.actions}) != 1:
-            raise UsageError(f"{self.name}: all agents must have discrete actions, or all continuous ones.")
-        object.__setattr__(self, "teams", tuple(self.teams) or (0,) * n)
-        object.__setattr__(self, "groups", tuple(self.groups) or self._kinds())
-        if len(self.teams) != n or len(self.groups) != n:
-            raise UsageError(f"{self.name}: teams and groups must have one entry per agent ({n}).")
-
-    def _kinds(self) -> tuple[int, ...]:
-        """Agents are of one kind when team, spaces and the name before its number agree."""
-        seen: dict[Any, int] = {}
-        stems = [re.sub(r"[_ ]?\d+$", "", agent) for agent in self.agents]
-        keys = zip(self.teams, stems, self.observations, self.actions, strict=True)
-        return tuple(seen.setdefault(key, len(seen)) for key in keys)
-
-    @property
-    def num_agents(self) -> int:
-        """N."""
-        return len(self.agents)
-
-    @property
-    def obs_size(self) -> int:
-        """O: the largest observation, to which the others are padded."""
-        return max(space.size for space in self.observations)
-
-    @property
-    def action_size(self) -> int:
-        """A: the largest number of actions, or of action dimensions."""
-        return max(space.size for space in self.actions)
-
-    @property
-    def own_actions(self) -> np.ndarray:
-        """[N, A] bool: the actions (or action dimensions) that each agent has at all; the others are padding."""
-        return np.arange(self.action_size) < np.array([space.size for space in self.actions])[:, None]
-
-    @property
-    def discrete(self) -> bool:
-        return isinstance(self.actions[0], Discrete)
-
-    @property
-    def central_size(self) -> int:
-        """Size of what a centralised critic reads: the global state, or all observations side by side."""
-        return self.state_size or sum(space.size for space in self.observations)
 
 
 class Observation(NamedTuple):
