@@ -195,7 +195,7 @@ def _train(words: list[str]) -> int:
     )
     given = parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {PRESETS[name].summary}.")
     cache_programs()
-    from flockrl.train import train
+    from flockrl.training import train
 
     run, values = given.run, {**vars(given.training), **vars(getattr(given, name))}
     train(name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, **values)
@@ -216,7 +216,7 @@ def _resume(words: list[str]) -> int:
     given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
     cache_programs()
     from flockrl.run import RESULT, find_runs
-    from flockrl.train import resume
+    from flockrl.training import resume
 
     if all((path / RESULT).exists() for path in find_runs(given.run)):
         print(f"{given.run} is finished: nothing to resume.")

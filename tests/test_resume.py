@@ -16,7 +16,7 @@ from conftest import TINY
 import flockrl
 from flockrl.checkpoint import Checkpoints
 from flockrl.run import read_metrics
-from flockrl.train import Interrupted
+from flockrl.training import Interrupted
 
 TIMING = {"seconds", "steps_per_second"}
 COMMON = [

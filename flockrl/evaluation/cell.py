@@ -45,7 +45,7 @@ def main() -> int:
 def _run(path: Path, saved: dict[str, Any]) -> None:
     """Train, or continue from the newest checkpoint."""
     from flockrl.run import CONFIG, write_json
-    from flockrl.train import resume, train
+    from flockrl.training import resume, train
 
     if (path / CONFIG).is_file():
         resume(path)

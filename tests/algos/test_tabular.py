@@ -15,7 +15,7 @@ from flockrl.checkpoint import Checkpoints
 from flockrl.errors import UsageError
 from flockrl.presets import make_algorithm, make_config
 from flockrl.run import read_metrics
-from flockrl.train import Interrupted
+from flockrl.training import Interrupted
 from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
 
 SIZES, ACTIONS = (2, 2, 1), (3, 3, 2)

@@ -20,7 +20,7 @@ from flockrl.envs.workers import Local, Workers
 from flockrl.presets import make_config
 from flockrl.program import make_program
 from flockrl.rollout import host_rollout, scan_rollout
-from flockrl.train import Interrupted
+from flockrl.training import Interrupted
 
 SMALL = {"rollout_steps": 30, "epochs": 2, "minibatches": 2, "hidden": (8,)}
 
