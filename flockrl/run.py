@@ -130,8 +130,9 @@ class Run:
 
     def policy(self, seed: int = 0) -> Policy:
         """The trained team, to act anywhere."""
-        codec = self.env.codec if isinstance(self.env, Host) else None
-        return Policy(self.program.algorithm, self.params(), self.env.spec, seed, codec)
+        place = getattr(self.source, "home", None) or self.source
+        codec = place.codec if isinstance(place, Host) else None
+        return Policy(self.program.algorithm, self.params(), place.spec, seed, codec)
 
     def episode(self, seed: int = 0) -> list[PyTree]:
         """The environment's states over one greedy episode, for drawing."""

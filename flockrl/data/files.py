@@ -140,6 +140,8 @@ def find(patterns: Iterable[str | Path]) -> list[Path]:
         if not inside:
             raise UsageError(f"There is no trajectory file at {pattern}.")
         found += inside
+    if not found:
+        raise UsageError("Name at least one trajectory file.")
     for path in found:
         _suffix(path)
     return list(dict.fromkeys(found))
