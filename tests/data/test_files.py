@@ -11,7 +11,7 @@ from flockrl.cli import main
 from flockrl.data import files
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
-from flockrl.data.schema import BadData
+from flockrl.data.schema import BadData, encode, make_schema
 from flockrl.errors import UsageError
 
 
@@ -33,6 +33,15 @@ def test_every_format_keeps_everything(tmp_path, suffix, spec, monkeypatch):
     pieces = list(found)
     assert len(pieces) > 1
     assert same(join(parts), join(pieces)) == ""
+
+
+def test_a_stream_that_is_still_written_is_read(tmp_path):
+    parts, path = [make_experience(SPREAD, [4, 1], seed=i) for i in range(3)], tmp_path / "0.arrows"
+    with path.open("wb") as file:  # without the end marker
+        file.write(make_schema(SPREAD).serialize())
+        for part in parts:
+            file.write(encode(part, SPREAD).serialize())
+    assert same(join(parts), join(list(Files([tmp_path])))) == ""
 
 
 def test_a_file_appears_when_it_is_complete_and_replaces_nothing(tmp_path):
