@@ -31,7 +31,8 @@ from flockrl.errors import UsageError
 
 TIMEOUT = 60.0
 """Seconds without an answer after which a worker is taken for hung."""
-DIED = "Its worker process died"
+DIED = "Its worker process died in its step"
+LOST = "Its worker process was killed in another's step or between steps"
 CHEAP = 5e-4
 """Seconds for one step of all environments below which handing them to processes does not pay."""
 MEASURED = 0.25
@@ -147,18 +148,28 @@ class Workers:
             self.restarts += len(failures)
 
     def _replace(self, worker: int, why: str = "") -> None:
-        """Put a new process in the place of one that is gone or hangs. What it was asked has failed."""
+        """Put a new process in the place of one that is gone or hangs. What it was asked has failed.
+
+        `why` says that it hangs. Of its teams the busy one is to blame; with none, a process that ends by itself or
+        hangs cannot start, and one that a signal ended was killed by somebody else.
+        """
         process, pipe = self._workers[worker]
         self._selector.unregister(pipe)
         pipe.close()
         process.kill()
         process.join()
+        mine = np.flatnonzero(self.owner == worker)
+        killed = not why and process.exitcode < 0
+        blamed = self.slots.busy & (self.owner == worker)
+        if not blamed.any() and not killed:
+            blamed[mine] = True
         why = why or f"{DIED} (exit code {process.exitcode})."
         for ticket, asked in self._open.items():
-            self._failed[ticket] |= {int(row): why for row in asked.pop(worker, ())}
+            self._failed[ticket] |= {int(row): why if blamed[row] else LOST for row in asked.pop(worker, ())}
+        self.slots.busy[mine] = False
         self._workers[worker] = self._start(worker)
         self.restarts += 1
-        self.lost |= {int(row) for row in np.flatnonzero(self.owner == worker)}
+        self.lost |= {int(row) for row in mine}
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
         """Positions in `rows`, two halves of every worker's share: while one steps, the other can be answered."""

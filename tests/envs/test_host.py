@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import TINY
-from host_envs import Counter, complain, die, disguised, hang, once, raises_at_five
+from host_envs import Counter, Fragile, complain, die, disguised, hang, once, raises_at_five
 
 import flockrl
 from flockrl.config import RunConfig, TrainOptions
@@ -118,6 +118,14 @@ def test_a_fault_leaves_no_trace_when_the_episode_can_be_played_again(tmp_path, 
     same(plain, faulty)
     assert executor.restarts >= 1  # a busy machine may take a healthy worker for hung as well
     assert batch.cuts == 0
+
+
+def test_workers_that_are_killed_while_they_start_are_not_the_environments_fault(tmp_path):
+    plain, _ = play(Local(Host(lambda draw: Counter()), 4), 20)
+    executor = Workers(Host(Fragile(str(tmp_path / "starts"), 15)), [0, 0, 1, 1])
+    disturbed, batch = play(executor, 20)
+    same(plain, disturbed)
+    assert (executor.restarts, batch.cuts) == (15, 0)
 
 
 def not_repeatable(env):
@@ -264,8 +272,9 @@ class Killer(flockrl.Callback):
 
     def kill(self):
         while not self.over.wait(self.pause):
-            os.kill(random.choice(multiprocessing.active_children()).pid, signal.SIGKILL)
-            self.kills += 1
+            if workers := multiprocessing.active_children():
+                os.kill(random.choice(workers).pid, signal.SIGKILL)
+                self.kills += 1
 
     def on_iteration(self, moment):
         if time.monotonic() > self.end:
