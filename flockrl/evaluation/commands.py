@@ -20,7 +20,8 @@ class BenchFlags:
     """What `flockrl bench` takes."""
 
     suite: Annotated[str | None, Positional, tyro.conf.arg(metavar="SUITE")] = None
-    """A suite's .toml file, or a shipped one: smoke, mpe, games, scaling. Leave it out to name the parts by flags."""
+    """A suite's .toml file, or a shipped one: smoke, mpe, classic, games, scaling. Leave it out to name
+    the parts by flags."""
     algorithms: tuple[str, ...] = ()
     """Algorithms to compare, instead of a suite."""
     environments: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ def _suite(given: Any) -> Any:
     if given.suite is None:
         if not given.algorithms or not given.environments:
             raise UsageError(
-                "Name a suite (smoke, mpe, games, scaling or a .toml file), or --algorithms and --environments."
+                "Name a suite (smoke, mpe, classic, games, scaling or a .toml file), or --algorithms and --environments."
             )
         parts = {"algorithms": list(given.algorithms), "environments": list(given.environments)}
         return make_suite("own", parts, changes)
