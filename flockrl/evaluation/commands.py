@@ -73,7 +73,7 @@ def bench(words: list[str]) -> int:
 
 
 def _suite(given: Any) -> Any:
-    from flockrl.evaluation.suite import make_suite, read_suite
+    from flockrl.evaluation.suite import make_suite, read_suite, shipped
 
     settings = {} if given.steps is None else {"steps": given.steps}
     for word in given.set:
@@ -84,7 +84,7 @@ def _suite(given: Any) -> Any:
     if given.suite is None:
         if not given.algorithms or not given.environments:
             raise UsageError(
-                "Name a suite (smoke, mpe, classic, games, scaling or a .toml file), or --algorithms and --environments."
+                f"Name a suite ({', '.join(shipped())} or a .toml file), or --algorithms and --environments."
             )
         parts = {"algorithms": list(given.algorithms), "environments": list(given.environments)}
         return make_suite("own", parts, changes)

@@ -178,6 +178,16 @@ def test_runs_of_one_algorithm_are_told_apart_by_what_differs(tmp_path):
     assert "only 2 seeds" in text
 
 
+def test_few_seeds_have_no_clear_lead(tmp_path):
+    for name, top in (("mappo", 2), ("ippo", 1)):
+        for seed in range(4):
+            write_run(tmp_path / name / f"seed_{seed}", name, "mpe/simple", seed, [0, top])
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "too few seeds to be sure ahead of ippo" in text
+    assert "clear of" not in text
+
+
 def test_a_tie_has_no_winner(tmp_path):
     for name in ("mappo", "ippo"):
         write_run(tmp_path / name, name, "mpe/simple", 0, [0, 1], **({"clip": 0.2} if name == "ippo" else {}))
