@@ -50,7 +50,7 @@ def draw(env: str, found: Sequence[Line], file: Path) -> None:
 
 
 def table(found: Sequence[Line], points: Sequence[int]) -> str:
-    """Markdown: mean over seeds at some steps (straight lines between evaluations), the final IQM with its interval, and every seed."""
+    """Markdown: mean over seeds at some steps, on straight lines between evaluations; the final IQM; every seed."""
     head = ["algorithm", "steps", *(f"at {step:,}" for step in points), "IQM [95% interval]", "seeds"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for line in sorted(found, key=lambda line: -line.figures["iqm"].value):
