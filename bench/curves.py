@@ -29,6 +29,7 @@ def shared(line: Line) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(env: str, found: Sequence[Line], file: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 4.8), dpi=130, layout="constrained")
     axes, floor = figure.subplots(), []
@@ -43,6 +44,7 @@ def draw(env: str, found: Sequence[Line], file: Path) -> None:
     axes.set_ylim(min(floor) - 0.05 * (top - min(floor)), top)
     axes.set(xlabel="environment steps", ylabel="episode return, mean over agents")
     axes.set_title(env, loc="left", fontsize=11)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right", ncols=2)
