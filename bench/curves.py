@@ -20,6 +20,9 @@ from flockrl.evaluation.records import collect, protocol
 from flockrl.evaluation.summary import Line, lines
 from flockrl.evaluation.svg import color, dash
 
+START = 0.05
+"""The vertical scale leaves out this first part of a run, whose bad scores would press the rest flat."""
+
 
 def shared(line: Line) -> tuple[np.ndarray, np.ndarray]:
     """Steps [K] at which all seeds were evaluated, and their scores [seeds, K]."""
@@ -32,14 +35,15 @@ def draw(env: str, found: Sequence[Line], file: Path) -> None:
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 4.8), dpi=130, layout="constrained")
-    axes, floor = figure.subplots(), []
+    axes, floor, longest = figure.subplots(), list[float](), max(shared(line)[0][-1] for line in found)
     for i, line in enumerate(found):
         steps, scores = shared(line)
         band = statistics.curve(scores[:, None, :])
         style = "--" if dash(i) else "-"
-        axes.plot(steps, band.value, style, color=color(i), lw=1.8, label=f"{line.label} ({line.seeds} seeds)")
+        axes.plot(steps, band.value, style, color=color(i), lw=1.8, label=f"{line.label} ({line.seeds})")
         axes.fill_between(steps, band.low, band.high, color=color(i), alpha=0.15, lw=0)
-        floor.append(float(band.low[1:].min()))  # untrained teams lie far below and would press the rest together
+        seen = steps >= START * longest
+        floor += band.low[seen].tolist()
     top = axes.get_ylim()[1]
     axes.set_ylim(min(floor) - 0.05 * (top - min(floor)), top)
     axes.set(xlabel="environment steps", ylabel="episode return, mean over agents")
@@ -47,7 +51,7 @@ def draw(env: str, found: Sequence[Line], file: Path) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right", ncols=2)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", ncols=2, title="algorithm (seeds)", title_fontsize=8)
     figure.savefig(file)
 
 
