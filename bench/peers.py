@@ -1,16 +1,21 @@
 """The same work in flockrl and in other libraries, one after the other in one run, with ratios. Installs nothing.
 
-    python bench/peers.py --jaxmarl VENV [--jaxmarl-source CHECKOUT] [--repeats 3]
+    python bench/peers.py [--jaxmarl VENV [--jaxmarl-source CHECKOUT]] [--xuance VENV] [--repeats 3]
 
 VENV is a virtual environment in which the peer is importable; flockrl runs in the interpreter that runs this file.
 Workloads, on simple_spread with three agents:
 
-    steps   random discrete actions, all in one compiled loop, resets included
-    ippo    training: 64x64 tanh networks shared by all agents, 128-step rollouts, 4 epochs of 4 minibatches
+    steps     random discrete actions, all in one compiled loop, resets included
+    ippo      training: 64x64 tanh networks shared by all agents, 128-step rollouts, 4 epochs of 4 minibatches
+    ippo-16   the same with 16 environments and fewer steps, for peers that step environments on the host
 
 JaxMARL ships its environments but not its learners: `ippo` needs a checkout of its repository, whose
-`baselines/IPPO/ippo_ff_mpe.py` is run as it is, with these sizes and its logger off. Compilation is not counted.
-XuanCe, BenchMARL and AgileRL have no entry here yet.
+`baselines/IPPO/ippo_ff_mpe.py` is run as it is, with these sizes and its logger off. XuanCe runs its own IPPO on
+PettingZoo's simple_spread, in one process as its DummyVecMultiAgentEnv does, without layer normalisation. Compilation
+and the first rollout and update are not counted. BenchMARL and AgileRL have no entry here.
+
+XuanCe 1.3.3 runs with torch 2.13.0, numpy below 2.3 (it assigns arrays of one entry to numbers), pettingzoo[mpe] 1.24.3
+(it looks for pettingzoo.mpe) and an MPI library (the package mpich brings one).
 """
 
 from __future__ import annotations
@@ -104,17 +109,51 @@ version = jaxmarl.__version__
 """
 )
 
-TIMED = """
+COMPILED = """
 compiled = jax.jit(play).lower(jax.random.key(0)).compile()
-jax.block_until_ready(compiled(jax.random.key(0)))
+def run(seed):
+    jax.block_until_ready(compiled(jax.random.key(seed)))
+run(0)
+version += ", jax " + jax.__version__
+"""
+
+XUANCE_IPPO = """
+import json, os, sys, tempfile, time
+from types import SimpleNamespace
+size = json.loads(sys.argv[1])
+B, T = size["envs"], size["steps"]
+os.chdir(tempfile.mkdtemp())  # it writes logs
+import torch
+from importlib.metadata import version as version_of
+from xuance.common import get_arguments
+from xuance.environment import make_envs
+from xuance.torch.agents import REGISTRY_Agents
+args = get_arguments("ippo", "mpe", "simple_spread_v3", parser_args=SimpleNamespace(
+    continuous_action=False, policy="Categorical_MAAC_Policy", representation_hidden_size=[64], actor_hidden_size=[64],
+    critic_hidden_size=[64], activation="tanh", use_parameter_sharing=True, parallels=B,
+    vectorize="DummyVecMultiAgentEnv", buffer_size=128 * B, n_epochs=4, n_minibatch=4, learning_rate=2e-3, gamma=0.95,
+    gae_lambda=0.9, running_steps=B * (T + 128), render=False, render_mode=None,
+))
+del args.normalize  # no layer normalisation
+envs = make_envs(args)
+envs.reset()
+agents = REGISTRY_Agents["IPPO"](args, envs)
+agents.train(128)
+def run(seed):
+    agents.train(T)
+version = version_of("xuance") + ", torch " + torch.__version__
+"""
+
+TIMED = """
 began = time.perf_counter()
-jax.block_until_ready(compiled(jax.random.key(1)))
-print(json.dumps({"rate": B * T / (time.perf_counter() - began), "version": version, "jax": jax.__version__}))
+run(1)
+print(json.dumps({"rate": B * T / (time.perf_counter() - began), "version": version}))
 """
 
 WORK: dict[str, dict[str, str]] = {
-    "steps": {"flockrl": FLOCKRL_STEPS, "jaxmarl": JAXMARL_STEPS},
-    "ippo": {"flockrl": FLOCKRL_IPPO, "jaxmarl": JAXMARL_IPPO},
+    "steps": {"flockrl": FLOCKRL_STEPS + COMPILED, "jaxmarl": JAXMARL_STEPS + COMPILED},
+    "ippo": {"flockrl": FLOCKRL_IPPO + COMPILED, "jaxmarl": JAXMARL_IPPO + COMPILED},
+    "ippo-16": {"flockrl": FLOCKRL_IPPO + COMPILED, "xuance": XUANCE_IPPO},
 }
 
 
@@ -147,37 +186,45 @@ def compare(name: str, pythons: dict[str, str], size: dict[str, Any], repeats: i
                 about[who] = found["error"]
                 continue
             rates.setdefault(who, []).append(found["rate"])
-            about[who] = f"{found['version']}, jax {found['jax']}"
+            about[who] = found["version"]
     ours = statistics.median(rates["flockrl"]) if "flockrl" in rates else None
     for who in pythons:
         if who not in rates:
-            print(f"{name:8}{who:10}failed: {about[who]}")
+            print(f"{name:9}{who:10}failed: {about[who]}")
             continue
         rate = statistics.median(rates[who])
         ratio = f"  flockrl / {who} = {ours / rate:.2f}" if ours and who != "flockrl" else ""
         spread = f"{min(rates[who]):,.0f} to {max(rates[who]):,.0f}"
-        print(f"{name:8}{who:10}{rate:>12,.0f} steps/s ({spread})  [{about[who]}]{ratio}", flush=True)
+        print(f"{name:9}{who:10}{rate:>12,.0f} steps/s ({spread})  [{about[who]}]{ratio}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jaxmarl", type=Path, help="virtual environment in which jaxmarl is importable")
     parser.add_argument("--jaxmarl-source", type=Path, help="checkout of JaxMARL's repository, for its learners")
+    parser.add_argument("--xuance", type=Path, help="virtual environment in which xuance is importable")
     parser.add_argument("--envs", type=int, default=128, help="parallel environments")
     parser.add_argument("--steps", type=int, default=128 * 20, help="steps of each environment, a multiple of 128")
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     if given.steps < 128 or given.steps % 128 or given.envs < 1 or given.repeats < 1:
         parser.error("steps must be a multiple of 128, envs and repeats at least 1")
-    pythons = {"flockrl": sys.executable}
-    if given.jaxmarl:
-        pythons["jaxmarl"] = interpreter(given.jaxmarl)
+    ours = {"flockrl": sys.executable}
     size = {"envs": given.envs, "steps": given.steps, "source": str(given.jaxmarl_source)}
-    compare("steps", pythons, size, given.repeats)
-    if given.jaxmarl and not given.jaxmarl_source:
-        print("ippo: JaxMARL's learners need --jaxmarl-source; flockrl alone is measured.")
-        pythons.pop("jaxmarl")
-    compare("ippo", pythons, size, given.repeats)
+    if given.jaxmarl:
+        both = {**ours, "jaxmarl": interpreter(given.jaxmarl)}
+        compare("steps", both, size, given.repeats)
+        if given.jaxmarl_source:
+            compare("ippo", both, size, given.repeats)
+        else:
+            print("ippo: JaxMARL's learners need --jaxmarl-source.")
+    if given.xuance:
+        both = {**ours, "xuance": interpreter(given.xuance)}
+        compare("ippo-16", both, {"envs": 16, "steps": 512, "source": ""}, given.repeats)
+    if not given.jaxmarl and not given.xuance:
+        print("No peer given: flockrl alone is measured.")
+        compare("steps", ours, size, given.repeats)
+        compare("ippo", ours, size, given.repeats)
 
 
 if __name__ == "__main__":

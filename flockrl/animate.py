@@ -1,4 +1,4 @@
-"""Animations of evaluation episodes: GIF through Pillow, MP4 where ffmpeg is installed."""
+"""Pictures of evaluation episodes: GIF through Pillow, MP4 where ffmpeg is installed, plots of the agents' paths."""
 
 from __future__ import annotations
 
@@ -37,6 +37,29 @@ def write_animation(run: Run, file: Path, seed: int = 0, side_by_side: bool = Fa
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(pictures, file)
+    except OSError as error:
+        raise UsageError(f"Cannot write {file}: {error.strerror or error}.") from error
+
+
+def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False) -> None:
+    """Play as `write_animation` does, and plot where the agents went as one still picture."""
+    if file.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"A plot is written as a .png, .pdf or .svg file, not {file.name!r}.")
+    env: Any = run.env
+    if getattr(env, "paths", None) is None:
+        raise UsageError(
+            f"{run.config.env} has no places to plot: --plot is for particle worlds, --gif for all others."
+        )
+    from flockrl.evaluation.episodes import record, spread
+    from flockrl.plots import draw_paths
+
+    count = CANDIDATES if side_by_side else 1
+    episodes = record(run.program.algorithm, env, run.params(), jax.random.key(seed), count, explore)
+    chosen = spread(episodes) if side_by_side else {"return": episodes[0]}
+    panels = {f"{name}: {episode.score:.2f}": env.paths(episode.states) for name, episode in chosen.items()}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draw_paths(panels, file, f"{run.config.algorithm} on {run.config.env}")
     except OSError as error:
         raise UsageError(f"Cannot write {file}: {error.strerror or error}.") from error
 

@@ -108,7 +108,9 @@ class EvalFlags:
     gif: Path | None = None
     """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
     side_by_side: bool = False
-    """Animate the best, the median and the worst of 25 episodes side by side instead."""
+    """Show the best, the median and the worst of 25 episodes side by side instead."""
+    plot: Path | None = None
+    """Write a still picture of the paths in one episode to this file (.png, .pdf or .svg); particle worlds only."""
 
 
 @dataclass(frozen=True)
@@ -261,13 +263,15 @@ def _eval(words: list[str]) -> int:
     about = "Play whole episodes with a trained team and report their returns."
     given = parse(EvalFlags, words, "flockrl eval", about)
     cache_programs()
-    from flockrl.animate import write_animation
+    from flockrl.animate import write_animation, write_paths
     from flockrl.run import Run, find_runs
 
-    if given.gif is not None and given.env is not None:
-        raise UsageError("An animation shows the run's own environment: leave out --env or --gif.")
-    if given.side_by_side and given.gif is None:
-        raise UsageError("--side-by-side says what the animation shows: give its file with --gif.")
+    pictures = [(write_animation, given.gif), (write_paths, given.plot)]
+    pictures = [(write, file) for write, file in pictures if file is not None]
+    if pictures and given.env is not None:
+        raise UsageError("A picture shows the run's own environment: leave out --env, or --gif and --plot.")
+    if given.side_by_side and not pictures:
+        raise UsageError("--side-by-side says what a picture shows: give its file with --gif or --plot.")
     runs = [Run(path) for path in find_runs(given.run)]
     if given.record is not None and len(runs) > 1:
         raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
@@ -279,9 +283,9 @@ def _eval(words: list[str]) -> int:
         print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
     if given.record is not None:
         print(f"wrote {given.record}")
-    if given.gif is not None:
-        write_animation(runs[0], given.gif, given.seed, given.side_by_side, given.explore)
-        print(f"wrote {given.gif}")
+    for write, file in pictures:
+        write(runs[0], file, given.seed, given.side_by_side, given.explore)
+        print(f"wrote {file}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,3 +66,60 @@ def _title(path: Path) -> str:
 
     config = json.loads((path / "config.json").read_text())
     return f"{config['algorithm']} on {config['env']}"
+
+
+class Paths(NamedTuple):
+    """Where the agents of an episode went. walked: [T + 1, N, 2]; sizes: [N] radii; paint: [N, 4] red, green, blue,
+    opacity; marks [L, 2], mark_sizes, mark_paint: the same for the landmarks at its end."""
+
+    walked: np.ndarray
+    sizes: np.ndarray
+    paint: np.ndarray
+    marks: np.ndarray
+    mark_sizes: np.ndarray
+    mark_paint: np.ndarray
+
+
+def draw_paths(panels: dict[str, Paths], file: Path, title: str) -> None:
+    """One panel for each episode: landmarks as rings, agents as discs where they end, an open circle where they began,
+    a dot per step on the way."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(panels), 4.6), dpi=150, layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, (heading, paths) in zip(grid, panels.items(), strict=True):
+        for place, size, paint in zip(paths.marks, paths.mark_sizes, paths.mark_paint, strict=True):
+            _disc(axes, place, size, (*paint[:3], 0.25), tuple(paint), 1.5, 1)
+        for i, color in enumerate(map(tuple, _shades(paths.paint))):
+            x, y = paths.walked[:, i].T
+            axes.plot(x, y, "-", color=color, lw=1.4, alpha=0.8, zorder=2)
+            axes.plot(x, y, "o", color=color, ms=2.2, mew=0, zorder=3)
+            _disc(axes, (x[0], y[0]), paths.sizes[i] / 3, "white", color, 1.3, 4)
+            _disc(axes, (x[-1], y[-1]), paths.sizes[i], (*color, 0.55), color, 1.0, 5)
+            axes.annotate(str(i), (x[-1], y[-1]), ha="center", va="center", fontsize=7, zorder=6)
+        axes.set_title(heading, loc="left", fontsize=10)
+        axes.set_aspect("equal")
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelsize=8)
+    grid[0].set_xlim(*_limits(grid[0].get_xlim()))
+    grid[0].set_ylim(*_limits(grid[0].get_ylim()))
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(file)
+
+
+def _disc(axes: Any, place: Any, radius: float, fill: Any, edge: Any, width: float, order: int) -> None:
+    from matplotlib.patches import Circle
+
+    axes.add_patch(Circle(place, radius, facecolor=fill, edgecolor=edge, lw=width, zorder=order))
+
+
+def _shades(paint: np.ndarray) -> np.ndarray:
+    """[N, 3] colours; agents painted alike get darker one after the other, so that paths can be told apart."""
+    alike = [[j for j in range(len(paint)) if (paint[j] == paint[i]).all()] for i in range(len(paint))]
+    light = [1.0 - 0.6 * same.index(i) / max(len(same) - 1, 1) for i, same in enumerate(alike)]
+    return paint[:, :3] * np.array(light)[:, None]
+
+
+def _limits(ends: tuple[float, float]) -> tuple[float, float]:
+    """The square in which episodes begin, and whatever lies outside of it."""
+    return min(ends[0], -1.1), max(ends[1], 1.1)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.change import measured
 from flockrl.config import RunConfig
 from flockrl.envs.base import Env
 from flockrl.envs.host import Host
@@ -43,9 +44,10 @@ class Program:
         self.env, self.options = env, config.options
         self.iteration_steps = config.options.envs * config.config.rollout_steps
         self.iterations = math.ceil(config.options.steps / self.iteration_steps)
-        self.algorithm = make_algorithm(
+        algorithm = make_algorithm(
             config.algorithm, env.spec, config.config, envs=config.options.envs, updates=self.iterations
         )
+        self.algorithm = measured(algorithm, env.spec)
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         """Besides: a word about how the environment is stepped, and how many episodes a resume had to begin anew."""
         self.recording: Recording | None = None

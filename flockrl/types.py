@@ -94,6 +94,9 @@ class Algorithm(NamedTuple):
         T: how many steps of each environment one update consumes.
     note
         What a user should know before training, e.g. the memory that a replay takes; may be empty.
+    kl(old, new, observation, memory) -> [B, N]
+        How far the policy of params `new` is from that of `old`, KL(old || new); None when there is no such number
+        because policies are deterministic.
     """
 
     init: Callable[[Array], PyTree]
@@ -103,6 +106,7 @@ class Algorithm(NamedTuple):
     memory: Callable[[int], PyTree]
     rollout_steps: int
     note: str = ""
+    kl: Callable[[PyTree, PyTree, Observation, PyTree], Array] | None = None
 
 
 class Actor(NamedTuple):

@@ -123,7 +123,7 @@ class OnPolicy(TeamPolicy, ABC):
 
     def algorithm(self) -> Algorithm:
         act, update, steps = self.act, self.update, self.config.rollout_steps
-        return Algorithm(self.init, self.policy, act, update, self.memory, steps)
+        return Algorithm(self.init, self.policy, act, update, self.memory, steps, kl=self.kl)
 
     @abstractmethod
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:

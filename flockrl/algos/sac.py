@@ -25,7 +25,7 @@ from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
 from flockrl.draw import Source, gumbel, normal, split
-from flockrl.nets.heads import ILLEGAL
+from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl
 from flockrl.sharing import Group, merge, take
 from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
 
@@ -73,6 +73,9 @@ class SAC(OffPolicy):
         super().__init__(spec, config, envs, updates)
         self.tempering = optax.adam(1.0)
 
+    def algorithm(self) -> Algorithm:
+        return super().algorithm()._replace(kl=self.kl)
+
     def _actor_width(self, group: Group) -> int:
         return group.action_size * (1 if self.spec.discrete else 2)
 
@@ -106,8 +109,7 @@ class SAC(OffPolicy):
         u = tanh(z), z ~ N(m, s^2): log pi(u) = log N(z; m, s^2) - log(1 - u^2), the latter as 2 (ln 2 - z -
         softplus(-2 z)), which does not lose its digits where tanh saturates.
         """
-        middle, log_std = jnp.split(out, 2, axis=-1)
-        log_std = jnp.clip(log_std, *LOG_STD)
+        middle, log_std = _normal(out)
         noise = normal(key, middle.shape, group.agents)
         z = middle + jnp.exp(log_std) * noise
         density = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
@@ -138,6 +140,17 @@ class SAC(OffPolicy):
         if self.spec.discrete:
             return self._best(outs, seen.avail)
         return self._team([jnp.tanh(out[..., : out.shape[-1] // 2]) for out in outs], None) * self.code.own
+
+    def kl(self, old: PyTree, new: PyTree, seen: Observation, memory: PyTree) -> Array:
+        """[B, N] divergence from the policy of `old` to that of `new`. Squashing by tanh leaves it as it is."""
+        pairs = zip(self._outputs(old["actor"], seen.obs), self._outputs(new["actor"], seen.obs), strict=True)
+        parts = []
+        for (before, after), legal in zip(pairs, self._legal(seen.avail), strict=True):
+            if self.spec.discrete:
+                parts.append(categorical_kl(*(jnp.where(legal, out, ILLEGAL) for out in (before, after))))
+            else:
+                parts.append(gaussian_kl(_normal(before), _normal(after), legal))
+        return merge(parts, self.groups, 1)
 
     def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
         return self._team([code for code, _ in self._draw(params["actor"], seen.obs, seen.avail, key)], None), memory
@@ -206,3 +219,9 @@ class SAC(OffPolicy):
             step, state = self.tempering.update(gradient, state)
             learned = learned._replace(extra=(log_alpha + self.config.temperature_lr * factor * step, state))
         return learned, {**metrics, "temperature": self._alpha(learned).mean()}
+
+
+def _normal(out: Array) -> tuple[Array, Array]:
+    """Means and log deviations [..., A] before tanh that a network's output [..., 2 A] stands for."""
+    middle, log_std = jnp.split(out, 2, axis=-1)
+    return middle, jnp.clip(log_std, *LOG_STD)

@@ -74,15 +74,27 @@ class TeamPolicy:
         logp, entropy = head.evaluate(out, legal(group, avail), action)
         return logp.reshape(-1), entropy.reshape(-1)
 
+    def _out(self, params: PyTree, observation: Observation, memory: PyTree) -> list[tuple[Array, Any]]:
+        """Output [B, n, width] and memory of each group's policy for one moment."""
+        obs = self._normal(observation.obs, params["obs_moments"])
+        if not self.recurrent:
+            return self._actor(params["actor"], obs, (), None)
+        first = jnp.zeros((1, obs.shape[0]), bool)
+        return [(out[0], h[0]) for out, h in self._actor(params["actor"], obs[None], memory, first)]
+
+    def kl(self, old: PyTree, new: PyTree, observation: Observation, memory: PyTree) -> Array:
+        """[B, N] divergence from the policy of `old` to that of `new`."""
+        outs = zip(self._out(old, observation, memory), self._out(new, observation, memory), strict=True)
+        parts = [
+            head.kl(before, after, legal(group, observation.avail))
+            for group, head, ((before, _), (after, _)) in zip(self.groups, self.heads, outs, strict=True)
+        ]
+        return merge(parts, self.groups, 1)
+
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        obs = self._normal(observation.obs, params["obs_moments"])
-        if self.recurrent:
-            first = jnp.zeros((1, obs.shape[0]), bool)
-            outs = [(out[0], h[0]) for out, h in self._actor(params["actor"], obs[None], memory, first)]
-        else:
-            outs = self._actor(params["actor"], obs, (), None)
+        outs = self._out(params, observation, memory)
         actions, logps = [], []
         for i, (group, head, (out, _)) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             avail = legal(group, observation.avail)

@@ -75,7 +75,7 @@ def result_table(records: Sequence[Record]) -> Table:
     table = Table(title="final scores over seeds, 95% bootstrap intervals", title_justify="left")
     for name in ("environment", "algorithm"):
         table.add_column(name)
-    for name in ("seeds", "IQM", "mean", "median", "95% there at", "steps/s"):
+    for name in ("seeds", "steps", "IQM", "mean", "median", "95% there at", "steps/s"):
         table.add_column(name, justify="right")
     for i, line in enumerate(found):
         style = "bold" if i in best else ""
@@ -89,7 +89,7 @@ def result_table(records: Sequence[Record]) -> Table:
 def _cells(line: Line, first: bool) -> list[str]:
     figures, at = line.figures, line.converged_at
     return [
-        line.env if first else "", line.label, str(line.seeds), str(figures["iqm"]),
+        line.env if first else "", line.label, str(line.seeds), line.steps, str(figures["iqm"]),
         f"{figures['mean'].value:.2f}", f"{figures['median'].value:.2f}",
         "-" if at is None else f"{at:,.0f}", f"{line.steps_per_second:,.0f}",
     ]  # fmt: skip

@@ -20,7 +20,8 @@ class BenchFlags:
     """What `flockrl bench` takes."""
 
     suite: Annotated[str | None, Positional, tyro.conf.arg(metavar="SUITE")] = None
-    """A suite's .toml file, or a shipped one: smoke, mpe, games, scaling. Leave it out to name the parts by flags."""
+    """A suite's .toml file, or a shipped one: smoke, mpe, classic, games, scaling. Leave it out to name
+    the parts by flags."""
     algorithms: tuple[str, ...] = ()
     """Algorithms to compare, instead of a suite."""
     environments: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ def bench(words: list[str]) -> int:
 
 
 def _suite(given: Any) -> Any:
-    from flockrl.evaluation.suite import make_suite, read_suite
+    from flockrl.evaluation.suite import make_suite, read_suite, shipped
 
     settings = {} if given.steps is None else {"steps": given.steps}
     for word in given.set:
@@ -83,7 +84,7 @@ def _suite(given: Any) -> Any:
     if given.suite is None:
         if not given.algorithms or not given.environments:
             raise UsageError(
-                "Name a suite (smoke, mpe, games, scaling or a .toml file), or --algorithms and --environments."
+                f"Name a suite ({', '.join(shipped())} or a .toml file), or --algorithms and --environments."
             )
         parts = {"algorithms": list(given.algorithms), "environments": list(given.environments)}
         return make_suite("own", parts, changes)

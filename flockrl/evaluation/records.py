@@ -140,15 +140,16 @@ def _short(value: Any) -> str:
 
 def protocol(records: Sequence[Record]) -> str:
     """How the scores came about, for the foot of every table."""
-    episodes = _span({record.evals[-1]["eval_episodes"] for record in records})
-    steps = _span({record.result["steps"] for record in records})
+    episodes = span({record.evals[-1]["eval_episodes"] for record in records})
+    steps = span({record.result["steps"] for record in records})
     return (
         f"Return: undiscounted episode return, mean over agents. Score of a seed: mean of {episodes} greedy episodes "
         f"after its last update ({steps} environment steps), played with keys of their own."
     )
 
 
-def _span(values: set[int]) -> str:
+def span(values: set[int]) -> str:
+    """One number, or from the least to the largest."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

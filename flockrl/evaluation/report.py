@@ -11,7 +11,7 @@ from pathlib import Path
 from flockrl.errors import UsageError
 from flockrl.evaluation import sections, statistics
 from flockrl.evaluation.records import Record, collect
-from flockrl.evaluation.summary import Line, lines, normalized
+from flockrl.evaluation.summary import Line, lines, normalized, normalized_curves
 
 FRAMES = 60
 """An animation shows at most so many frames: longer episodes are shown in larger strides."""
@@ -47,6 +47,7 @@ def page(
     title = title or f"{_count(styles, 'algorithm')} on {_count(envs, 'environment')}"
     caution = statistics.caution(min(line.seeds for line in found))
     scores, scales = normalized(records)
+    curves = normalized_curves(records, scales)
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(question)}</p>' if question else "",
@@ -54,7 +55,7 @@ def page(
         sections.answers(found),
         _section("Final scores", sections.scores(found)),
         _section("Learning curves", sections.curves(found, styles)),
-        _section("Over all environments", sections.across(scores, scales, styles)) if len(scores) > 1 else "",
+        _section("Over all environments", sections.across(scores, scales, curves, styles)) if len(scores) > 1 else "",
         _section("Team metrics", sections.team(found)),
         _section("Episodes", _episodes(films)),
         _section("Settings", sections.differences(records)),

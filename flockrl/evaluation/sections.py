@@ -32,9 +32,10 @@ def answers(found: Sequence[Line]) -> str:
             words += "; equal"
         if others:
             rival = others[0].figures["iqm"]
-            verdict = (
-                "clear of" if min(line.figures["iqm"].low for line in first) > rival.high else "not clearly ahead of"
-            )
+            verdict = "not clearly ahead of"
+            if min(line.figures["iqm"].low for line in first) > rival.high:
+                few = min(line.seeds for line in (*first, others[0])) < statistics.MIN_SEEDS
+                verdict = "with too few seeds to be sure ahead of" if few else "clear of"
             words += f"; {verdict} {others[0].label} ({rival.value:.2f})"
         name = ", ".join(line.label for line in first)
         items.append(f"<li><small>{escape(env)}</small><b>{escape(name)}</b><small>{escape(words)}</small></li>")
@@ -46,6 +47,7 @@ def scores(found: Sequence[Line]) -> str:
     head = [
         "algorithm",
         "seeds",
+        "steps",
         "IQM [95% interval]",
         "mean",
         "median",
@@ -60,7 +62,7 @@ def scores(found: Sequence[Line]) -> str:
             body.append(f'<tr class="group"><td colspan="{len(head)}">{escape(env)}</td></tr>')
         figures, at = line.figures, line.converged_at
         cells = [
-            escape(line.label), str(line.seeds), _interval(figures["iqm"]), _interval(figures["mean"]),
+            escape(line.label), str(line.seeds), line.steps, _interval(figures["iqm"]), _interval(figures["mean"]),
             _interval(figures["median"]), "–" if at is None else f"{at:,.0f}", f"{line.stability:.2f}",
             f"{line.steps_per_second:,.0f}",
         ]  # fmt: skip
@@ -97,8 +99,11 @@ def _curve(line: Line, styles: Styles) -> svg.Series | None:
     return svg.Series(line.label, steps, *band, styles[line.label])
 
 
-def across(scores: dict[str, np.ndarray], scales: dict[str, Scale], styles: Styles) -> str:
-    """All environments together on a common scale: aggregates, profiles, and who beats whom."""
+def across(
+    scores: dict[str, np.ndarray], scales: dict[str, Scale], curves: dict[str, tuple[np.ndarray, np.ndarray]],
+    styles: Styles,
+) -> str:  # fmt: skip
+    """All environments together on a common scale: aggregates, profiles, sample efficiency, and who beats whom."""
     found = {label: statistics.aggregate(table) for label, table in scores.items()}
     rows = [
         _row([escape(label), str(len(scores[label])), *(_interval(found[label][k]) for k in ("iqm", "mean", "median"))])
@@ -110,13 +115,17 @@ def across(scores: dict[str, np.ndarray], scales: dict[str, Scale], styles: Styl
     table = _table(["algorithm", "seeds", "IQM", "mean", "median"], rows)
     marks = [(label, *found[label]["iqm"], styles[label]) for label in found]
     picture = svg.intervals("IQM of normalised scores", marks, "IQM of normalised scores")
+    efficiency = _efficiency(curves, styles) if len(scales) > 1 else ""
+    words = "Sample efficiency: IQM over seeds and environments at the steps that all of them were evaluated at. "
+    words = words if efficiency else ""
     parts = [
         f"<p>Scores on a common scale over {len(scales)} environment{'s' * (len(scales) > 1)}: {zero}.</p>",
         table,
         _legend(styles),
         f'<div class="grid2"><figure><h3>Interquartile mean</h3>{picture}</figure>',
-        f"<figure><h3>Performance profiles</h3>{_profiles(scores, styles)}</figure></div>",
-        '<p class="note">Profiles: share of runs above a score; higher is better everywhere. Bands: 95%.</p>',
+        f"<figure><h3>Performance profiles</h3>{_profiles(scores, styles)}</figure>",
+        f'{efficiency}</div><p class="note">Profiles: share of runs above a score; higher is better everywhere. {words}'
+        "Bands: 95%.</p>",
         _improvements(scores),
     ]
     return "".join(parts)
@@ -131,6 +140,17 @@ def _profiles(scores: dict[str, np.ndarray], styles: Styles) -> str:
         for label, table in scores.items()
     ]
     return svg.chart("Performance profiles", series, "normalised score", "share of runs above it", (0.0, 1.04))
+
+
+def _efficiency(curves: dict[str, tuple[np.ndarray, np.ndarray]], styles: Styles) -> str:
+    series = [
+        svg.Series(label, steps, *statistics.curve(table, _few()), styles[label])
+        for label, (steps, table) in curves.items()
+    ]
+    if not series:
+        return ""
+    drawn = svg.chart("Sample efficiency", series, "environment steps", "IQM of normalised scores")
+    return f"<figure><h3>Sample efficiency</h3>{drawn}</figure>"
 
 
 def _few() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flockrl.evaluation import statistics
-from flockrl.evaluation.records import TEAM, Record
+from flockrl.evaluation.records import TEAM, Record, span
 from flockrl.evaluation.statistics import Estimate
 
 
@@ -25,6 +25,11 @@ class Line:
     @property
     def seeds(self) -> int:
         return len(self.records)
+
+    @property
+    def steps(self) -> str:
+        """Environment steps of its runs."""
+        return span({record.result["steps"] for record in self.records})
 
     @property
     def converged_at(self) -> float | None:
@@ -116,13 +121,39 @@ def normalized(records: Sequence[Record]) -> tuple[dict[str, np.ndarray], dict[s
     envs = list(dict.fromkeys(record.env for record in records))
     scales = {env: scale([r for r in records if r.env == env]) for env in envs}
     scores = {}
+    for label, columns in _columns(records, envs).items():
+        finals = [np.array([record.final for record in column]) for column in columns]
+        scores[label] = np.stack(_on_scale(finals, envs, scales), axis=1)
+    return scores, scales
+
+
+def normalized_curves(records: Sequence[Record], scales: dict[str, Scale]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of the same runs all along: label -> steps [K] at which every run was evaluated, scores [runs, tasks, K] there.
+
+    Algorithms with fewer than two such steps are left out.
+    """
+    curves = {}
+    for label, columns in _columns(records, list(scales)).items():
+        shared = set.intersection(*(set(record.steps.tolist()) for column in columns for record in column))
+        steps = np.array(sorted(shared))
+        if len(steps) > 1:
+            tables = [np.stack([r.scores[np.isin(r.steps, steps)] for r in column]) for column in columns]
+            curves[label] = steps, np.stack(_on_scale(tables, list(scales), scales), axis=1)
+    return curves
+
+
+def _columns(records: Sequence[Record], envs: Sequence[str]) -> dict[str, list[list[Record]]]:
+    """The runs of each algorithm that was run on every environment: label -> a column of equal length for each."""
+    found = {}
     for label in dict.fromkeys(record.label for record in records):
-        columns = [[r.final for r in records if r.label == label and r.env == env] for env in envs]
+        columns = [[r for r in records if r.label == label and r.env == env] for env in envs]
         runs = min(map(len, columns))
         if runs:
-            parts = [
-                statistics.normalize(np.array(column[:runs]), scales[env].low, scales[env].high)
-                for column, env in zip(columns, envs, strict=True)
-            ]
-            scores[label] = np.stack(parts, axis=1)
-    return scores, scales
+            found[label] = [column[:runs] for column in columns]
+    return found
+
+
+def _on_scale(parts: Sequence[np.ndarray], envs: Sequence[str], scales: dict[str, Scale]) -> list[np.ndarray]:
+    return [
+        statistics.normalize(part, scales[env].low, scales[env].high) for part, env in zip(parts, envs, strict=True)
+    ]

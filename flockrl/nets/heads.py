@@ -30,6 +30,7 @@ class Head(NamedTuple):
     sample(key, out, avail) -> (action, logp [..., n])
     mode(out, avail) -> action
     evaluate(out, avail, action) -> (logp [..., n], entropy [..., n])
+    kl(old_out, new_out, avail) -> [..., n], the divergence KL(old || new)
     """
 
     width: int
@@ -37,6 +38,7 @@ class Head(NamedTuple):
     sample: Callable[[Source, Array, Array | None], tuple[Array, Array]]
     mode: Callable[[Array, Array | None], Array]
     evaluate: Callable[[Array, Array | None, Array], tuple[Array, Array]]
+    kl: Callable[[Array, Array, Array | None], Array]
 
 
 def make_head(spec: EnvSpec, group: Group) -> Head:
@@ -70,7 +72,10 @@ def _categorical(group: Group) -> Head:
         logp, entropy = categorical(logits, action.reshape(-1))
         return logp.reshape(action.shape), entropy.reshape(action.shape)
 
-    return Head(group.action_size, False, sample, mode, evaluate)
+    def kl(old: Array, new: Array, avail: Array | None) -> Array:
+        return categorical_kl(masked(old, avail), masked(new, avail))
+
+    return Head(group.action_size, False, sample, mode, evaluate, kl)
 
 
 def _weights(logits: Array) -> tuple[list[Array], list[Array], Array]:
@@ -139,6 +144,19 @@ def _categorical_backward(residuals: tuple[Array, ...], upstream: tuple[Array, A
 categorical.defvjp(_categorical_forward, _categorical_backward)
 
 
+def categorical_kl(old: Array, new: Array) -> Array:
+    """[...] KL(old || new) of logits [..., A]; illegal actions, at `ILLEGAL` in both, add nothing."""
+    log_p, log_q = jax.nn.log_softmax(old), jax.nn.log_softmax(new)
+    return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
+
+
+def gaussian_kl(old: tuple[Array, Array], new: tuple[Array, Array], own: Any) -> Array:
+    """[...] KL(old || new) of (means, log deviations), each [..., A]; `own` [..., A] says which dimensions count."""
+    (mean, log_std), (new_mean, new_log_std) = old, new
+    apart = jnp.exp(2 * (log_std - new_log_std)) + ((mean - new_mean) * jnp.exp(-new_log_std)) ** 2
+    return ((new_log_std - log_std + 0.5 * apart - 0.5) * own).sum(-1)
+
+
 def _gaussian(spec: EnvSpec, group: Group) -> Head:
     """A normal distribution in units of the action's range: action = middle + half range * u.
 
@@ -170,4 +188,7 @@ def _gaussian(spec: EnvSpec, group: Group) -> Head:
         entropy = ((out[..., size:] + 0.5 * np.log(2 * np.pi * np.e)) * own).sum(-1)
         return logp_of(out, action), entropy
 
-    return Head(size, True, sample, mode, evaluate)
+    def kl(old: Array, new: Array, avail: Array | None) -> Array:
+        return gaussian_kl((old[..., :size], old[..., size:]), (new[..., :size], new[..., size:]), own)
+
+    return Head(size, True, sample, mode, evaluate, kl)

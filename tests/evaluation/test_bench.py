@@ -122,9 +122,9 @@ def test_cores_are_shared_out():
 
 
 def test_shipped_suites_are_right():
-    assert set(shipped()) == {"smoke", "mpe", "games", "scaling"}
+    assert set(shipped()) == {"smoke", "mpe", "classic", "games", "scaling"}
     sizes = {name: len(read_suite(name).cells) for name in shipped()}
-    assert sizes == {"smoke": 8, "mpe": 5 * (15 + 4 + 4), "games": 360, "scaling": 36}
+    assert sizes == {"smoke": 8, "mpe": 5 * (6 + 5 + 6 + 1 + 5), "classic": 30, "games": 180, "scaling": 36}
     agents = [cell.env.rpartition("=")[2] for cell in read_suite("scaling", {"seeds": 1}).cells]
     assert agents == ["2", "4", "8", "16", "32", "64"] * 2
 

@@ -1,13 +1,14 @@
 """Recorded episodes and their pictures: complete, legible in size, and the right ones side by side."""
 
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from flockrl.animate import play, write_animation, write_gif, write_mp4
+from flockrl.animate import play, write_animation, write_gif, write_mp4, write_paths
 from flockrl.cli import main
 from flockrl.envs.base import make
 from flockrl.envs.games import MatrixGame
@@ -80,6 +81,32 @@ def test_animations_of_a_run(tiny_run, tmp_path, capsys):
     assert image.size == (3 * 300 + 2 * 12, 330)
     assert main(["eval", str(tiny_run.path), "--side-by-side"]) == 2
     assert "--gif" in capsys.readouterr().err
+
+
+def test_plots_of_paths(tiny_run, tmp_path, capsys):
+    file = tmp_path / "deep" / "paths.png"
+    words = ["eval", str(tiny_run.path), "--episodes", "20", "--seed", "3", "--plot"]
+    assert main([*words, str(file)]) == 0
+    one = Image.open(file).size
+    assert main([*words, str(file), "--side-by-side"]) == 0
+    assert Image.open(file).size == (3 * one[0], one[1])
+    assert main([*words, "paths.gif"]) == 2
+    assert "a .png, .pdf or .svg file" in capsys.readouterr().err
+    game = SimpleNamespace(env=SimpleNamespace(), config=SimpleNamespace(env="games/climbing"))
+    with pytest.raises(UsageError, match="games/climbing has no places to plot"):
+        write_paths(game, file)
+
+
+def test_paths_are_where_everybody_was():
+    env = make("mpe/simple_speaker_listener")
+    world, _ = jax.jit(env.reset)(jax.random.key(0))
+    later = world._replace(pos=world.pos + 1)
+    paths = env.paths([world, later])
+    assert paths.walked.shape == (2, 2, 2)
+    np.testing.assert_allclose(paths.walked[1], world.pos[:2] + 1)
+    np.testing.assert_allclose(paths.marks, later.pos[2:])
+    assert len(paths.sizes) == len(paths.paint) == 2
+    assert len(paths.mark_sizes) == len(paths.mark_paint) == 3
 
 
 def test_an_episode_drawn_is_the_episode_played(tiny_run):

@@ -6,15 +6,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from flockrl.cli import main
 from flockrl.errors import UsageError
 from flockrl.evaluation import statistics, svg
 from flockrl.evaluation.records import collect, tidy, write_parquet
 from flockrl.evaluation.report import write_report
-from flockrl.evaluation.summary import lines, normalized, scale
-
-pytest.importorskip("rliable")
+from flockrl.evaluation.summary import lines, normalized, normalized_curves, scale
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +110,8 @@ def test_a_report_of_thirty_runs(runs, tmp_path, capsys):
     assert "A &lt;b&gt; test" in text
     for words in (
         "Who wins?", "Final scores", "Learning curves", "Over all environments", "Probability of improvement",
-        "Performance profiles", "Team metrics", "Settings", "20 greedy episodes", "mean over agents",
-        "20,000 environment",
+        "Performance profiles", "Sample efficiency", "Team metrics", "Settings", "20 greedy episodes",
+        "mean over agents", "20,000 environment",
     ):  # fmt: skip
         assert words in text, words
     assert text.count("<svg viewBox") >= 4
@@ -139,9 +138,27 @@ def test_scores_on_a_common_scale(runs):
     assert climbing.known
     assert climbing.high == pytest.approx(275)
     assert not scale([r for r in records if r.env == "mpe/simple_spread"]).known
-    scores, _ = normalized(records)
+    scores, scales = normalized(records)
     assert {label: table.shape for label, table in scores.items()} == dict.fromkeys(("mappo", "ippo", "vdn"), (5, 2))
     assert max(table[:, 1].max() for table in scores.values()) == pytest.approx(1)
+    curves = normalized_curves(records, scales)
+    for label, (steps, table) in curves.items():
+        assert steps.tolist() == [1000 * i for i in range(21)]
+        np.testing.assert_allclose(table[:, :, -1], scores[label])
+
+
+def test_sample_efficiency_is_told_at_the_steps_that_all_environments_share(tmp_path):
+    """1,000 steps apart up to 4,000 on one, and up to 2,000 on the other; hand-worked scores."""
+    write_run(tmp_path / "a", "mappo", "mpe/simple", 0, [0, 1, 2, 3, 4])
+    write_run(tmp_path / "b", "mappo", "mpe/simple_tag", 0, [10, 20, 30])
+    write_run(tmp_path / "c", "ippo", "mpe/simple_tag", 0, [10, 20, 50])
+    records, _ = collect([tmp_path])
+    _, scales = normalized(records)
+    curves = normalized_curves(records, scales)
+    assert list(curves) == ["mappo"]  # ippo did not play everywhere
+    steps, table = curves["mappo"]
+    assert steps.tolist() == [0, 1000, 2000]
+    np.testing.assert_allclose(table, [[[0, 0.25, 0.5], [0, 0.25, 0.5]]])
 
 
 def test_runs_of_one_algorithm_are_told_apart_by_what_differs(tmp_path):
@@ -159,6 +176,16 @@ def test_runs_of_one_algorithm_are_told_apart_by_what_differs(tmp_path):
     assert "<td>lr</td><td>0.1</td><td>0.2</td>" in text
     assert "All: steps 1000, envs 4." in text
     assert "only 2 seeds" in text
+
+
+def test_few_seeds_have_no_clear_lead(tmp_path):
+    for name, top in (("mappo", 2), ("ippo", 1)):
+        for seed in range(4):
+            write_run(tmp_path / name / f"seed_{seed}", name, "mpe/simple", seed, [0, top])
+    write_report([tmp_path], tmp_path / "r.html", animations=False)
+    text = (tmp_path / "r.html").read_text()
+    assert "too few seeds to be sure ahead of ippo" in text
+    assert "clear of" not in text
 
 
 def test_a_tie_has_no_winner(tmp_path):
@@ -195,8 +222,7 @@ def test_what_cannot_be_reported(tmp_path, capsys):
         assert len(err.strip().splitlines()) == 1
 
 
-def test_parquet_where_pyarrow_is(runs, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_parquet_holds_the_same_rows(runs, tmp_path):
     rows = tidy(collect([runs])[0])
     assert write_parquet(rows, tmp_path / "r.parquet")
     assert parquet.read_table(tmp_path / "r.parquet").to_pylist() == rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ import numpy as np
 from flockrl.envs.mpe.geometry import length
 from flockrl.envs.mpe.settings import at_least
 from flockrl.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
+
+if TYPE_CHECKING:
+    from flockrl.plots import Paths
 
 DT = 0.1
 DAMPING = 0.25
@@ -166,6 +169,16 @@ class ParticleEnv:
         from flockrl.envs.mpe.render import frames
 
         return frames(self.scenario, states, size)
+
+    def paths(self, states: Sequence[World]) -> Paths:
+        """Where everybody was in one episode, for a plot; landmarks that are hidden at its end are left out."""
+        from flockrl.plots import Paths
+
+        paint, bodies = self.scenario.paint(states[-1]), (*self.scenario.agents, *self.scenario.landmarks)
+        marks = [e for e in range(self.n, len(bodies)) if paint[e, 3] > 0]
+        walked = np.stack([np.asarray(world.pos)[: self.n] for world in states])
+        pos, sizes = np.asarray(states[-1].pos), self.scenario.sizes
+        return Paths(walked, sizes[: self.n], paint[: self.n], pos[marks], sizes[marks], paint[marks])
 
     def _observe(self, world: World) -> Observation:
         rows = self.scenario.observe(world)
