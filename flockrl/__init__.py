@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flockrl.errors import UsageError
     from flockrl.run import Run
     from flockrl.spec import Box, Discrete, EnvSpec
+    from flockrl.trainer import Trainer
     from flockrl.training import resume, train
     from flockrl.types import EvalResult, Observation, Trajectory
 
@@ -28,6 +29,7 @@ __all__ = [
     "EvalResult",
     "Observation",
     "Run",
+    "Trainer",
     "Trajectory",
     "UsageError",
     "make_env",
@@ -37,8 +39,8 @@ __all__ = [
 
 _HOMES = {
     "Box": "spec", "Callback": "callbacks", "Discrete": "spec", "EnvSpec": "spec", "EvalResult": "types",
-    "Observation": "types", "Run": "run", "Trajectory": "types", "UsageError": "errors", "make_env": "envs",
-    "resume": "training", "train": "training",
+    "Observation": "types", "Run": "run", "Trainer": "trainer", "Trajectory": "types", "UsageError": "errors",
+    "make_env": "envs", "resume": "training", "train": "training",
 }  # fmt: skip
 """Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""
 

@@ -59,7 +59,8 @@ class OffPolicy(ReplayLearner):
 
     def _network(self, group: Group, outputs: int, scale: float) -> Network:
         number = ids(group, self.config.agent_ids)
-        return Network(self.config.hidden, outputs, self.config.activation, ids=number, out_scale=scale)
+        config = self.config
+        return Network(config.hidden, outputs, config.activation, ids=number, out_scale=scale, kernel=config.kernel)
 
     # What a family says
 

@@ -36,6 +36,8 @@ class OnPolicyConfig:
     """Sizes of the hidden layers of actor and critic."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
+    kernel: str | None = None
+    """A flax module of your own in place of the hidden layers, as package.module:Class."""
     memory: Literal["none", "gru"] = "none"
     """Whether actor and critic remember past observations."""
     memory_size: int = 64
@@ -264,8 +266,8 @@ class OnPolicy(TeamPolicy, ABC):
         if isinstance(obs_moments, Moments):
             obs_moments = observe(obs_moments, trajectory.obs, weight, self.pool, slowest=0.001)
         if isinstance(state_moments, Moments) and trajectory.state is not None:
-            one = jnp.ones((1, 1))
-            state_moments = observe(state_moments, trajectory.state[:, :, None], None, one, slowest=0.001)
+            one, there = jnp.ones((1, 1)), None if weight is None else weight.max(-1, keepdims=True)
+            state_moments = observe(state_moments, trajectory.state[:, :, None], there, one, slowest=0.001)
         memory = jax.tree.map(lambda h: h[-1], memories)
         return state._replace(
             obs_moments=obs_moments, state_moments=state_moments, critic_memory=memory, updates=state.updates + 1

@@ -157,7 +157,7 @@ class QLearner(ReplayLearner):
         self.nets = [
             Network(
                 config.hidden, group.action_size + config.dueling, config.activation, ids=ids(group, config.agent_ids),
-                memory=config.memory_size if self.recurrent else 0, out_scale=0.01,
+                memory=config.memory_size if self.recurrent else 0, out_scale=0.01, kernel=config.kernel,
             )
             for group in self.groups
         ]  # fmt: skip

@@ -32,6 +32,8 @@ class ReplayConfig:
     """Sizes of the hidden layers of each network."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
+    kernel: str | None = None
+    """A flax module of your own in place of the hidden layers, as package.module:Class."""
     rollout_steps: int = 25
     """Steps of every environment between updates."""
     steps_per_update: int = 25

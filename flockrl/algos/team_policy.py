@@ -36,8 +36,9 @@ class TeamPolicy:
         config = self.config
         size = config.memory_size if self.recurrent else 0
         return Network(
-            config.hidden, outputs, config.activation, ids=ids, memory=size, picture=picture_shape(self.spec), **options
-        )
+            config.hidden, outputs, config.activation, ids=ids, memory=size, picture=picture_shape(self.spec),
+            kernel=config.kernel, **options,
+        )  # fmt: skip
 
     def _init_actors(self, keys: Array) -> tuple[PyTree, ...]:
         """Fresh parameters of each group's policy, one key for each."""

@@ -69,9 +69,9 @@ class Experience(NamedTuple):
     def pick(self, which: np.ndarray | Sequence[int]) -> Experience:
         """The trajectories [k] at these places, in this order."""
         which = np.asarray(which, np.int64)
-        ends = np.cumsum(self.length)
-        rows = [np.arange(ends[k] - self.length[k], ends[k]) for k in which]
-        return self.take(which, self.length[which], np.concatenate(rows) if rows else np.zeros(0, np.int64))
+        length = self.length[which]
+        before = (np.cumsum(self.length) - self.length)[which] - (np.cumsum(length) - length)
+        return self.take(which, length, np.repeat(before, length) + np.arange(length.sum()))
 
     def take(self, which: np.ndarray, length: np.ndarray, rows: np.ndarray) -> Experience:
         """Trajectories `which` [k] with these lengths [k], made of these steps."""

@@ -1,4 +1,4 @@
-"""The schema of recorded trajectories in Arrow: one row for each agent at each step. docs/data.md explains every column.
+"""The schema of recorded trajectories in Arrow: one row for each agent at each step. docs/data.md explains it.
 
 Rows are ordered by trajectory, step and agent; an agent that is not there has no row. `encode` and `decode` are inverse
 to each other to the bit. `decode` trusts nothing: whatever does not fit raises `BadData` with the reason.
@@ -23,7 +23,7 @@ KEY = b"flockrl"
 """Where a schema's metadata says, as JSON, which format this is and what the environment looks like."""
 
 MOST_NAMES, MOST_VALUES = 16, 256
-"""Limits of what `aux` may hold in a file, and under one name in a row: a small file must not become large in memory."""
+"""Limits of what `aux` may hold, so that a small file does not become large in memory."""
 
 
 class BadData(UsageError):
@@ -227,7 +227,7 @@ def _finite(name: str, values: np.ndarray) -> None:
 
 
 def _matrix(column: dict[str, Any], name: str, sizes: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists as rows [R, width] padded with zeros, and where there are any [R]. Each must have its size of `sizes` [R]."""
+    """Lists as rows [R, width] padded with zeros, and where there are any [R]. sizes: [R], what each must have."""
     array = column[name]
     present = array.is_valid().to_numpy(zero_copy_only=False)
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)

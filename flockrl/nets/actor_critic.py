@@ -9,12 +9,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from flockrl.nets.memory import GRU
-from flockrl.nets.torsos import CNN, MLP, Activation, Dense
+from flockrl.nets.torsos import CNN, MLP, Activation, Dense, own_torso
 from flockrl.types import Array
 
 
 class Network(nn.Module):
-    """MLP, then a GRU when `memory` > 0, then a linear layer.
+    """MLP (or the user's own `kernel`), then a GRU when `memory` > 0, then a linear layer.
 
     x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
@@ -30,12 +30,16 @@ class Network(nn.Module):
     log_std: bool = False
     out_scale: float = 1.0
     picture: tuple[int, ...] = ()
+    kernel: str | None = None
 
     @nn.compact
     def __call__(self, x: Array, memory: Any = (), first: Array | None = None) -> tuple[Array, Any]:
         if self.picture and x.shape[-1] % math.prod(self.picture) == 0:
             x = CNN(self.picture, name="cnn")(x)
-        x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
+        if self.kernel is None:
+            x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
+        else:
+            x = own_torso(self.kernel, x, self.ids)
         if self.memory:
             assert first is not None
             x = memory = GRU(self.memory, name="gru")(x, memory, first)

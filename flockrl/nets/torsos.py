@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -9,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.errors import UsageError
 from flockrl.types import Array, EnvSpec
 
 Activation = Literal["tanh", "relu", "gelu", "silu"]
@@ -84,6 +86,30 @@ class MLP(nn.Module):
         for i, size in enumerate(self.sizes):
             x = act(Dense(size, gain, self.ids if i == 0 else 0, name=f"dense_{i}")(x))
         return x
+
+
+def own_torso(name: str, x: Array, ids: int) -> Array:
+    """The user's flax module on [..., n, F], with the agent's id as n more numbers where agents are told apart."""
+    if ids:
+        x = jnp.concatenate([x, jnp.broadcast_to(jnp.eye(ids), (*x.shape[:-1], ids))], axis=-1)
+    y = load_kernel(name)(name="torso")(x)
+    if y.shape[:-1] != x.shape[:-1]:
+        raise UsageError(
+            f"The kernel {name} must keep all axes but the last: it makes {list(y.shape)} of {list(x.shape)}."
+        )
+    return y
+
+
+def load_kernel(name: str) -> type[nn.Module]:
+    """The flax module called package.module:Class."""
+    module, _, attribute = name.partition(":")
+    try:
+        kernel = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"There is no kernel {name!r} (package.module:Class): {error}.") from error
+    if not (isinstance(kernel, type) and issubclass(kernel, nn.Module)):
+        raise UsageError(f"The kernel {name} must be a class derived from flax.linen.Module.")
+    return kernel
 
 
 def picture_shape(spec: EnvSpec) -> tuple[int, ...]:

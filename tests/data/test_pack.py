@@ -1,0 +1,92 @@
+"""Trajectories as rollouts: every step once, cut where columns end, memory cleared where episodes begin."""
+
+import numpy as np
+from made import SPREAD, make_experience
+
+from flockrl.data.pack import Packer
+from flockrl.data.record import Recorder
+from flockrl.types import Trajectory
+
+
+def _packed(lengths, steps, columns, whole, **options):
+    packer = Packer(SPREAD, steps, columns, whole)
+    packer.add(make_experience(SPREAD, lengths, rich=False, **options))
+    return packer
+
+
+def test_columns_are_filled_and_cut():
+    packer = _packed([4, 3, 5], 5, 2, whole=False)
+    data = packer.waiting
+    assert packer.ready
+    rollout = packer.take((), ("logp",))
+    assert np.array_equal(rollout.obs.swapaxes(0, 1).reshape(10, 3, 6), data.obs[:10])
+    assert np.array_equal(rollout.extras["logp"][:, 1], data.logp[5:10])
+    assert rollout.first.T.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 0]]
+    # The first ends for good, the second begins in a column's last row and is cut there, the third too.
+    assert rollout.terminated[3, 0].all()
+    assert rollout.truncated[4, 0].all()
+    assert np.array_equal(rollout.next_obs[4, 0], data.obs[5])
+    assert rollout.truncated[4, 1].all()
+    assert packer.waiting.length.tolist() == [2]
+    assert not packer.ready
+
+
+def test_whole_episodes_leave_steps_in_which_nobody_lives():
+    packer = _packed([4, 3, 5], 5, 2, whole=True)
+    assert packer.ready
+    rollout = packer.take(())
+    assert rollout.alive.all(-1).T.tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]]
+    assert not rollout.reward[~rollout.alive].any()
+    assert rollout.terminated[~rollout.alive].all()
+    assert packer.waiting.length.tolist() == [5]
+    assert not packer.ready
+    assert packer.take(()).alive.all(-1).T.tolist() == [[1] * 5, [0] * 5]
+    assert packer.waiting is None
+
+
+def test_blind_steps_are_left_out():
+    data = make_experience(SPREAD, [1, 3, 2], rich=False)
+    data = data._replace(blind=np.array([1, 0, 0, 1, 0, 0], bool))
+    packer = Packer(SPREAD, 4, 1, whole=False)
+    packer.add(data)
+    rollout = packer.take(())
+    assert np.array_equal(rollout.obs[:, 0], data.obs[[1, 2, 4, 5]])
+    assert rollout.truncated[1, 0].all()
+
+
+def _rollout(data, first):
+    """Experience [B T] as a rollout [T, B]."""
+    steps, envs = first.shape
+
+    def grid(x):
+        return x.reshape(envs, steps, *x.shape[1:]).swapaxes(0, 1)
+
+    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs", "alive")
+    return Trajectory(**{n: grid(getattr(data, n)) for n in names}, first=first, extras={"logp": grid(data.logp)})
+
+
+def test_recording_gives_whole_episodes_across_rollouts():
+    data = make_experience(SPREAD, [40], rich=False)
+    first = np.zeros((20, 2), bool)  # two environments, four rollouts of five steps
+    first[[0, 0, 7, 12, 13], [0, 1, 0, 1, 0]] = True
+    whole = _rollout(data, first)
+    recorder = Recorder(SPREAD, "made/spread", 2)
+    episodes = {}
+    for t in range(0, 20, 5):
+        part = whole._replace(
+            **{n: getattr(whole, n)[t : t + 5] for n in whole._fields if n not in ("memory", "extras")
+               and getattr(whole, n) is not None},
+            extras={"logp": whole.extras["logp"][t : t + 5]},
+        )  # fmt: skip
+        for done in recorder.add(part, version=t):
+            for k in range(done.trajectories):
+                episodes[done.id[k]] = done.pick([k])
+    for done in recorder.close():
+        for k in range(done.trajectories):
+            episodes[done.id[k]] = done.pick([k])
+    assert sorted(e.steps for e in episodes.values()) == [6, 7, 7, 8, 12]
+    assert all(e.step.tolist() == list(range(e.steps)) for e in episodes.values())
+    seen = np.concatenate([e.obs for e in episodes.values()])
+    assert sorted(seen[:, 0, 0]) == sorted(data.obs[:, 0, 0])
+    long = next(e for e in episodes.values() if e.steps == 12)
+    assert np.array_equal(long.obs, whole.obs[:12, 1])
