@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import os
 import re
@@ -28,6 +29,8 @@ flockrl trains teams of agents.
   flockrl bench SUITE                     algorithms x environments x seeds, with statistics
   flockrl recommend ENV                   which algorithms fit an environment, and why
   flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
+  flockrl serve --data DIR [options]      train on what actors send, while they play
+  flockrl status ADDRESS                  how such a server is
 
 `flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
 """
@@ -259,21 +262,24 @@ def cache_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def _evidence(command: str) -> Callable[[list[str]], int]:
-    """A command of `flockrl.evaluation.commands`, imported when it is called."""
+def _elsewhere(module: str, command: str) -> Callable[[list[str]], int]:
+    """A command that another module holds, imported when it is called."""
 
     def call(words: list[str]) -> int:
-        from flockrl.evaluation import commands
-
+        try:
+            commands = importlib.import_module(f"flockrl.{module}.commands")
+        except ModuleNotFoundError as error:
+            raise UsageError(f"flockrl {command} needs {error.name}: pip install 'flockrl[{module}]'.") from error
         return getattr(commands, command)(words)
 
     return call
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "list": _list, "train": _train, "resume": _resume, "eval": _eval, "bench": _evidence("bench"),
-    "report": _evidence("report"),
-    "recommend": _evidence("recommend"),
+    "list": _list, "train": _train, "resume": _resume, "eval": _eval,
+    "bench": _elsewhere("evaluation", "bench"), "report": _elsewhere("evaluation", "report"),
+    "recommend": _elsewhere("evaluation", "recommend"),
+    "serve": _elsewhere("relay", "serve"), "status": _elsewhere("relay", "status"),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ class Denied(UsageError):
 
 def location(address: str) -> str:
     """`HOST:PORT`, or `tls://HOST:PORT`, as Flight writes it."""
-    plain = re.fullmatch(r"(?:(grpc|tcp|grpc\+tcp|tls|grpc\+tls)://)?(\[[0-9a-fA-F:.]+\]|[^/:\[\]]+):(\d{1,5})", address)
+    plain = re.fullmatch(
+        r"(?:(grpc|tcp|grpc\+tcp|tls|grpc\+tls)://)?(\[[0-9a-fA-F:.]+\]|[^/:\[\]]+):(\d{1,5})", address
+    )
     if plain is None or int(plain[3]) > 65535:
         raise UsageError(f"An address is HOST:PORT or tls://HOST:PORT, not {address!r}.")
     return f"{'grpc+tls' if 'tls' in (plain[1] or '') else 'grpc+tcp'}://{plain[2]}:{plain[3]}"

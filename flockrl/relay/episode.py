@@ -78,7 +78,9 @@ class Form:
             return None
         array = np.zeros(0) if state is None else np.array(state, np.float32).reshape(-1)
         if len(array) != self.spec.state_size:
-            raise UsageError(f"{self.spec.name} has a global state of {self.spec.state_size} numbers: give it as `state`.")
+            raise UsageError(
+                f"{self.spec.name} has a global state of {self.spec.state_size} numbers: give it as `state`."
+            )
         return self._finite(array)
 
     def answer(self, action: np.ndarray, asked: Any) -> Any:

@@ -49,7 +49,9 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
     except (UsageError, RecursionError) as error:
         raise BadData(str(error)[:300]) from error
     if theirs != spec:
-        raise BadData(f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}.")
+        raise BadData(
+            f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}."
+        )
     _room(batch, spec, limits)
     for name in ("trajectory", "env"):
         if (pc.max(pc.utf8_length(batch.column(name))).as_py() or 0) > limits.name_length:
@@ -67,7 +69,12 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
 def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:
     """Refuse what would need much memory once decoded. The columns' types are not checked yet."""
     columns = {field.name: field.type for field in batch.schema}
-    kinds = {"trajectory": pa.string(), "env": pa.string(), "step": pa.int64(), "aux": pa.map_(pa.string(), pa.list_(pa.float32()))}
+    kinds = {
+        "trajectory": pa.string(),
+        "env": pa.string(),
+        "step": pa.int64(),
+        "aux": pa.map_(pa.string(), pa.list_(pa.float32())),
+    }
     if len(columns) != len(batch.schema) or any(columns.get(name) != kind for name, kind in kinds.items()):
         raise BadData("The columns are not flockrl's.")
     name, step, aux = batch.column("trajectory"), batch.column("step"), batch.column("aux")

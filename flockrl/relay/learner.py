@@ -33,7 +33,9 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
         return trainer
     trainer = Trainer.load(path)
     if trainer.algorithm != algorithm or trainer.spec != spec:
-        raise UsageError(f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data.")
+        raise UsageError(
+            f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
+        )
     _cut_metrics(path / "metrics.jsonl", trainer.stats["steps"])
     return trainer
 
@@ -73,7 +75,9 @@ class Learner(threading.Thread):
         note = trainer.note
         self.position = self._saved = Position(*note["position"]) if note.get("position") else log.start
         if self.position > log.end:
-            raise UsageError(f"{log.path} ends before the place up to which the trainer has learned: files are missing.")
+            raise UsageError(
+                f"{log.path} ends before the place up to which the trainer has learned: files are missing."
+            )
         self.unusable: int = note.get("unusable", 0)
         """Messages that the trainer could not take."""
         self.failure = ""

@@ -199,7 +199,7 @@ def _newer_than(body: Any) -> int:
             return asked
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise UsageError('The action \'model\' wants {"newer_than": VERSION}.')
+    raise UsageError("The action 'model' wants {\"newer_than\": VERSION}.")
 
 
 class _Gate(flight.ServerMiddlewareFactory):
@@ -217,19 +217,26 @@ class _Gate(flight.ServerMiddlewareFactory):
             raise flight.FlightUnauthenticatedError("The token is missing or wrong.")
 
 
+def allowed(listen: str, tokens: Sequence[str], tls: tuple[bytes, bytes] | None) -> str:
+    """The address to listen on, as Flight writes it, if it is safe to listen there."""
+    where = location(listen)
+    if tls is None and where.startswith("grpc+tls"):
+        raise UsageError("An address with tls:// needs --tls-cert and --tls-key.")
+    if not _loopback(where):
+        if not tokens:
+            raise UsageError(
+                f"Without a token a server listens to its own machine alone, e.g. on 127.0.0.1:8815, not {listen}."
+            )
+        if tls is None:
+            logger.warning("without TLS, the token and all data travel in the clear")
+    return where if tls is None else where.replace("grpc+tcp", "grpc+tls")
+
+
 def start(
     relay: Relay, listen: str, tokens: Sequence[str] = (), tls: tuple[bytes, bytes] | None = None
 ) -> flight.FlightServerBase:
     """Put a relay on the network; `.port` says where. tls: certificate and key, as PEM."""
-    where = location(listen)
-    if not tokens and not _loopback(where):
-        raise UsageError(f"Without a token the server listens to this machine alone, e.g. on 127.0.0.1:8815, not {listen}.")
-    if tls is None and not _loopback(where):
-        logger.warning("without TLS, the token and all data travel in the clear")
-    if (tls is not None) != where.startswith("grpc+tls"):
-        where = where.replace("grpc+tcp", "grpc+tls")
-        if tls is None:
-            raise UsageError("An address with tls:// needs --tls-cert and --tls-key.")
+    where = allowed(listen, tokens, tls)
     middleware = {"gate": _Gate(tokens, relay)} if tokens else {}
     settings = {} if tls is None else {"tls_certificates": [tls]}
     try:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 
-
 class Store:
     """Models under `path`, of which the newest `keep` stay."""
 

@@ -108,7 +108,9 @@ def test_small_messages_that_grow_are_refused():
     rows = batch([str(i) for i in range(2000)], steps=1)
     place = rows.schema.get_field_index("aux")
     aux = pa.array([long] + [None] * (len(rows) - 1), rows.schema.field("aux").type)
-    assert "memory" in refused(pack(rows.set_column(place, rows.schema.field("aux"), aux)), Limits(decoded_bytes=32 << 20))
+    assert "memory" in refused(
+        pack(rows.set_column(place, rows.schema.field("aux"), aux)), Limits(decoded_bytes=32 << 20)
+    )
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 100, 1000, -9, -200])
