@@ -14,7 +14,6 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.cli import cache_programs, parse
-from flockrl.envs.base import make, parse_settings
 from flockrl.errors import UsageError
 from flockrl.relay.client import Client
 from flockrl.relay.ingest import Limits
@@ -126,6 +125,7 @@ def serve(words: list[str]) -> int:
 
 def _learner(given: Any, relay: Relay) -> Any:
     cache_programs()
+    from flockrl.envs.base import parse_settings
     from flockrl.relay.learner import Learner, open_trainer
 
     settings: dict[str, Any] = {}
@@ -143,6 +143,8 @@ def _spec(given: Any) -> EnvSpec:
     if given.env is not None and given.spec is not None:
         raise UsageError("Give --env or --spec, not both.")
     if given.env is not None:
+        from flockrl.envs import make
+
         env = make(given.env)
         spec = env.spec
         getattr(env, "close", lambda: None)()

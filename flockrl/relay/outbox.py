@@ -76,7 +76,7 @@ class Outbox(threading.Thread):
     def add(self, episode: Experience) -> None:
         """Put an episode on disk."""
         batch = encode(episode, self._spec, self._schema)
-        if self.waiting + batch.nbytes > self._limit:
+        if self.waiting + pa.ipc.get_record_batch_size(batch) > self._limit:
             raise QueueFull(f"The queue in {self.path} is full: {self._limit} bytes wait for the server.")
         self.log.append(batch, episode.id.tolist())
         self.stats["recorded"] += episode.trajectories

@@ -12,6 +12,8 @@ from flockrl.relay.wire import pack
 from flockrl.spec import Box, Discrete, EnvSpec
 
 SPEC = EnvSpec("meadow", ("sheep", "dog"), (Box((3,)), Box((2,))), (Discrete(4), Discrete(3)), 20)
+SMALL = {"hidden": (8,), "rollout_steps": 10, "minibatches": 2, "epochs": 2}
+"""Settings of a trainer with two columns that learns from 20 steps."""
 
 
 def episodes(names, steps=3, seed=0, version=0):
