@@ -27,6 +27,7 @@ flockrl trains teams of agents.
   flockrl resume RUN                      continue an interrupted run, exactly
   flockrl eval RUN [options]              play whole episodes with a trained team
   flockrl bench SUITE                     algorithms x environments x seeds, with statistics
+  flockrl data info FILES...              look into recorded trajectories; also: validate, convert
   flockrl recommend ENV                   which algorithms fit an environment, and why
   flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
   flockrl serve --data DIR [options]      train on what actors send, while they play
@@ -73,6 +74,8 @@ class TrainFlags:
     """The run's directory; by default a fresh one under runs/."""
     config: Path | None = None
     """JSON or TOML file with settings, as saved by an earlier run; flags win over it."""
+    record: Path | None = None
+    """Write every episode of the training to this file (.arrow, .parquet or .csv)."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -101,6 +104,8 @@ class EvalFlags:
     """Sample actions instead of taking the most likely ones."""
     env: str | None = None
     """Play in this environment instead, which must have the same agents and spaces."""
+    record: Path | None = None
+    """Write these episodes to this file (.arrow, .parquet or .csv)."""
     gif: Path | None = None
     """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
     side_by_side: bool = False
@@ -184,7 +189,7 @@ def _train(words: list[str]) -> int:
         print("usage: flockrl train ALGORITHM ENV [options]\n\n`flockrl train ALGORITHM --help` lists the options.\n")
         print("algorithms: " + ", ".join(PRESETS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
-    name, rest = words[0], words[1:]
+    name, rest = words[0], _join_data(words[1:])
     make_config(name, {})  # an unknown algorithm is reported before anything else
     options, settings = _saved(rest, read_settings)
     config = make_config(name, settings)
@@ -201,8 +206,19 @@ def _train(words: list[str]) -> int:
     from flockrl.training import train
 
     run, values = given.run, {**vars(given.training), **vars(getattr(given, name))}
-    train(name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, **values)
+    train(name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, **values)
     return 0
+
+
+def _join_data(words: list[str]) -> list[str]:
+    """Several words data/FILE in a row as one name of recorded trajectories."""
+    joined: list[str] = []
+    for word in words:
+        if word.startswith("data/") and joined and joined[-1].startswith("data/"):
+            joined[-1] += "," + word.removeprefix("data/")
+        else:
+            joined.append(word)
+    return joined
 
 
 def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -240,12 +256,16 @@ def _eval(words: list[str]) -> int:
     if given.side_by_side and given.gif is None:
         raise UsageError("--side-by-side says what the animation shows: give its file with --gif.")
     runs = [Run(path) for path in find_runs(given.run)]
+    if given.record is not None and len(runs) > 1:
+        raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
     for run in runs:
-        result = run.evaluate(given.episodes, given.seed, given.explore, given.env)
+        result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record)
         agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
         how = "sampled" if given.explore else "greedy"
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
         print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
+    if given.record is not None:
+        print(f"wrote {given.record}")
     if given.gif is not None:
         write_animation(runs[0], given.gif, given.seed, given.side_by_side, given.explore)
         print(f"wrote {given.gif}")
@@ -262,14 +282,14 @@ def cache_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def _elsewhere(module: str, command: str) -> Callable[[list[str]], int]:
-    """A command that another module holds, imported when it is called."""
+def _later(module: str, command: str) -> Callable[[list[str]], int]:
+    """A command of another module, imported when it is called."""
 
     def call(words: list[str]) -> int:
         try:
-            commands = importlib.import_module(f"flockrl.{module}.commands")
+            commands = importlib.import_module(module)
         except ModuleNotFoundError as error:
-            raise UsageError(f"flockrl {command} needs {error.name}: pip install 'flockrl[{module}]'.") from error
+            raise UsageError(f"This command needs {error.name}: pip install 'flockrl[relay]'.") from error
         return getattr(commands, command)(words)
 
     return call
@@ -277,9 +297,11 @@ def _elsewhere(module: str, command: str) -> Callable[[list[str]], int]:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list, "train": _train, "resume": _resume, "eval": _eval,
-    "bench": _elsewhere("evaluation", "bench"), "report": _elsewhere("evaluation", "report"),
-    "recommend": _elsewhere("evaluation", "recommend"),
-    "serve": _elsewhere("relay", "serve"), "status": _elsewhere("relay", "status"),
+    "bench": _later("flockrl.evaluation.commands", "bench"),
+    "report": _later("flockrl.evaluation.commands", "report"),
+    "recommend": _later("flockrl.evaluation.commands", "recommend"),
+    "data": _later("flockrl.data.commands", "data"),
+    "serve": _later("flockrl.relay.commands", "serve"), "status": _later("flockrl.relay.commands", "status"),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from flockrl.config import RunConfig
 from flockrl.envs.base import StepResult
@@ -142,15 +141,16 @@ class HostProgram(Program):
             rollout_key, update_key = _keys(key, int(iteration) + i)
             params = self._params(learner)
             actors, trajectory, episodes = host_rollout(self.actor, params, env, actors, rollout_key)
+            if self.recording is not None:
+                self.recording.add(trajectory, int(iteration) + i)
             learner, metrics = self._update(learner, trajectory, update_key)
             new = (episodes, metrics)
             totals = new if totals is None else jax.tree.map(lambda a, b: a + b, totals, new)
         episodes, sums = totals
-        metrics = {name: total / count for name, total in sums.items()}
-        metrics["param_norm"] = optax.tree.norm([x for x in jax.tree.leaves(self._params(learner)) if x.ndim])
         assert self._executor is not None
-        metrics |= {"restarts": self._executor.restarts, "cut_episodes": env.cuts}
-        return TrainState(learner, actors, iteration + count), episodes, metrics
+        state = TrainState(learner, actors, iteration + count)
+        metrics = {**self._means(state, sums, count), "restarts": self._executor.restarts, "cut_episodes": env.cuts}
+        return state, episodes, metrics
 
     def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, Any]:
         self.batch(seed)

@@ -14,7 +14,8 @@ from flockrl.types import Algorithm, EnvSpec
 class Preset(NamedTuple):
     """family: module under `flockrl.algos` with `make`; config: its config class; settings: what the name fixes.
 
-    instead: for a learner of one agent, what to use with more of them.
+    instead: for a learner of one agent, what to use with more of them. recorded: whether it learns from recorded
+    trajectories only.
     """
 
     family: str
@@ -22,6 +23,7 @@ class Preset(NamedTuple):
     settings: Mapping[str, Any]
     summary: str
     instead: str = ""
+    recorded: bool = False
 
 
 OWN, CENTRAL = {"critic": "own"}, {"critic": "central"}
@@ -62,6 +64,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "qtran": Preset(
         "q_learning", "QConfig", {"mixer": "qtran", **MIXED}, "a free joint value, and a sum that agrees with it"
+    ),
+    "bc": Preset("bc", "BCConfig", {}, "behaviour cloning: do what a recorded team did", recorded=True),
+    "cql": Preset(
+        "q_learning", "QConfig", {"conservative": 1.0}, "conservative Q-learning from recorded teams", recorded=True
     ),
     "iql_tabular": Preset("tabular", "TabularConfig", {}, "independent Q-learning with tables, for small games"),
 }

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,12 @@ from flockrl.envs.base import Env
 from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.evaluate import make_evaluator
-from flockrl.presets import make_algorithm
+from flockrl.presets import PRESETS, make_algorithm
 from flockrl.rollout import Actors, Episodes, scan_rollout, start
-from flockrl.types import Array, PyTree
+from flockrl.types import Array, PyTree, Trajectory
+
+if TYPE_CHECKING:
+    from flockrl.data.record import Recording
 
 
 class TrainState(NamedTuple):
@@ -45,6 +48,9 @@ class Program:
         )
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         """Besides: a word about how the environment is stepped, and how many episodes a resume had to begin anew."""
+        self.recording: Recording | None = None
+        """Where the rollouts are written, if anywhere."""
+        self._step: Any = jax.jit(self.step, donate_argnums=0)
         self._advance: Any = jax.jit(self.advance, donate_argnums=0)
         self._evaluate: Any = jax.jit(make_evaluator(self.algorithm, env, config.options.eval_episodes))
         # Runs once: a quick compilation is worth more here than quick code.
@@ -67,11 +73,15 @@ class Program:
 
     def iterate(self, state: TrainState, key: Array) -> tuple[TrainState, Episodes, Any]:
         """One rollout and one update."""
+        return self.step(state, key)[:3]
+
+    def step(self, state: TrainState, key: Array) -> tuple[TrainState, Episodes, Any, Trajectory]:
+        """One rollout and one update, and the rollout."""
         rollout_key, update_key = jax.random.split(jax.random.fold_in(key, state.iteration))
         params = self.algorithm.params(state.learner)
         actors, trajectory, episodes = scan_rollout(self.algorithm, params, self.env, state.actors, rollout_key)
         learner, metrics = self.algorithm.update(state.learner, trajectory, update_key)
-        return TrainState(learner, actors, state.iteration + 1), episodes, metrics
+        return TrainState(learner, actors, state.iteration + 1), episodes, metrics, trajectory
 
     def advance(self, state: TrainState, key: Array, count: Array) -> tuple[TrainState, Episodes, dict[str, Array]]:
         """`count` iterations: the state after them, sums over ended episodes, means of metrics."""
@@ -84,10 +94,13 @@ class Program:
             return state, jax.tree.map(jnp.add, totals, tuple(new))
 
         state, (episodes, totals) = jax.lax.fori_loop(0, count, body, (state, zeros))
+        return state, episodes, self._means(state, totals, count)
+
+    def _means(self, state: TrainState, totals: dict[str, Array], count: Array | int) -> dict[str, Array]:
+        """Metrics over some iterations, from their sums."""
         metrics = {name: total / count for name, total in totals.items()}
         params = [leaf for leaf in jax.tree.leaves(self.algorithm.params(state.learner)) if leaf.ndim]
-        metrics["param_norm"] = optax.tree.norm(params)
-        return state, episodes, metrics
+        return {**metrics, "param_norm": optax.tree.norm(params)}
 
     def open(self, seeds: Sequence[int]) -> None:
         """Get ready to train these seeds. A compiled environment needs nothing."""
@@ -108,10 +121,16 @@ class Program:
         lowered = [
             self._init.lower(init_key),
             self._evaluate.lower(params, eval_key),
-            self._advance.lower(state, train_key, jnp.int32(1)),
+            self._advance.lower(state, train_key, jnp.int32(1))
+            if self.recording is None
+            else self._step.lower(state, train_key),
         ]
         with ThreadPoolExecutor(len(lowered)) as pool:
-            self._init, self._evaluate, self._advance = pool.map(lambda x: x.compile(), lowered)
+            self._init, self._evaluate, train = pool.map(lambda x: x.compile(), lowered)
+        if self.recording is None:
+            self._advance = train
+        else:
+            self._step = train
         self.compile_seconds = time.perf_counter() - began
 
     def start_state(self, seed: int) -> TrainState:
@@ -119,7 +138,16 @@ class Program:
 
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Array]]:
         """Advance on the device. `state` is consumed."""
-        return self._advance(state, self.keys(seed)[1], jnp.int32(count))
+        key = self.keys(seed)[1]
+        if self.recording is None:
+            return self._advance(state, key, jnp.int32(count))
+        sums: Any = None
+        for _ in range(count):
+            version = int(state.iteration)
+            state, *new, trajectory = self._step(state, key)
+            self.recording.add(jax.device_get(trajectory), version)
+            sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
+        return state, sums[0], self._means(state, sums[1], count)
 
     def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Array, Array]:
         """Returns [episodes, N] and lengths [episodes] of the policy as it stands after `step` steps."""
@@ -129,6 +157,15 @@ class Program:
 
 def make_program(config: RunConfig, env: Env | Host) -> Program:
     """The program for an environment, compiled or on the host."""
+    if config.env.startswith("data/"):
+        from flockrl.data.program import DataProgram
+
+        return DataProgram(config, env)  # type: ignore[arg-type]
+    if PRESETS[config.algorithm].recorded:
+        raise UsageError(
+            f"{config.algorithm} learns from recorded trajectories: `flockrl train {config.algorithm} data/FILE`, with "
+            "a file that `flockrl train ... --record FILE` or `flockrl eval RUN --record FILE` wrote."
+        )
     if isinstance(env, Host):
         from flockrl.host_program import HostProgram
 

@@ -40,7 +40,17 @@ class Run:
 
     @functools.cached_property
     def env(self) -> Env:
-        if self._env is not None:
+        """Where the team plays; for a run on recorded trajectories, the environment that they were recorded in."""
+        if self._env is None and self.config.env.startswith("data/"):
+            if self.source.home is None:
+                raise UsageError(f"{self.path} learned from recordings whose environment is not known: pass env=...")
+            return self.source.home
+        return self.source
+
+    @functools.cached_property
+    def source(self) -> Any:
+        """What the run learns from: an environment, or recorded trajectories."""
+        if self._env is not None and not self.config.env.startswith("data/"):
             return self._env
         if self.config.env.startswith("custom/"):
             raise UsageError(
@@ -50,7 +60,7 @@ class Run:
 
     @functools.cached_property
     def program(self) -> Program:
-        return make_program(self.config, self.env)
+        return make_program(self.config, self.source)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All log points so far."""
@@ -75,16 +85,36 @@ class Run:
             checkpoints.close()
         return self.program.algorithm.params(state.learner)
 
-    def evaluate(self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None) -> EvalResult:
+    def evaluate(
+        self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
+        record: str | Path | None = None,
+    ) -> EvalResult:  # fmt: skip
         """Play whole episodes with the newest parameters, greedily unless `explore`.
 
         env: another environment with the same agents and spaces, such as the original of a compiled one.
+        record: a file (.arrow, .parquet or .csv) to write these episodes to, see docs/data.md.
         """
         if episodes < 1:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
         place = self.env if env is None else self._other(env)
+        if record is not None:
+            return self._record(Path(record), place, env, episodes, seed, explore)
         play = make_player(self.program.algorithm, place, episodes, explore, self.config.options.workers)
         return summarize(*play(self.params(), jax.random.key(seed)))
+
+    def _record(self, path: Path, place: Any, name: Any, episodes: int, seed: int, explore: bool) -> EvalResult:
+        try:
+            from flockrl.data.record import record_episodes
+        except ImportError as error:
+            raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
+        called = name if isinstance(name, str) else self.config.env if name is None else f"custom/{place.spec.name}"
+        if called.startswith("data/"):
+            called = self.source.files.about["env"]
+        about = {"env": called, "algorithm": self.config.algorithm, "seed": seed, "explore": explore}
+        return record_episodes(
+            path, self.program.algorithm, place, self.params(), about, episodes, jax.random.key(seed), explore,
+            workers=self.config.options.workers,
+        )  # fmt: skip
 
     def _other(self, name: Any) -> Any:
         """Another environment that this team can play in."""

@@ -121,7 +121,7 @@ class Trainer(metaclass=_Named):
         self._update: Any = jax.jit(self._learner.update, donate_argnums=0)
         self._params: Any = jax.jit(self._learner.params)
         self._packer = Packer(spec, rollout, self.envs, whole=recurrent)
-        self._extras = _extras(self._learner, spec)
+        self._extras = () if PRESETS[self.algorithm].recorded else _extras(self._learner, spec)
         if self._lag is None and self._extras:
             self._lag = LAG
 

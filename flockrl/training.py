@@ -62,6 +62,7 @@ def train(
     out: str | Path | None = None,
     quiet: bool = True,
     callbacks: Sequence[Callback] = (),
+    record: str | Path | None = None,
     **settings: Any,
 ) -> Any:
     """Train `algorithm` on `env` and return the `Run`, or a list of them when `seeds` > 1.
@@ -70,6 +71,7 @@ def train(
 
     settings: any field of `TrainOptions` (steps, envs, seed, eval_every, ...) and of the algorithm's
     config (lr, gamma, ...). `out` is the run's directory, by default a fresh one under runs/.
+    record: a file (.arrow, .parquet or .csv) to write every episode of the training to, see docs/data.md.
     """
     environment = make(env)
     if not isinstance(env, str) or isinstance(environment, Host):
@@ -84,11 +86,28 @@ def train(
         RunConfig(algorithm, name, dataclasses.replace(options, seed=options.seed + i), config) for i in range(seeds)
     ]
     program = make_program(runs[0], environment)
+    if record is not None:
+        program.recording = _recording(Path(record), runs, environment)
     short = f"{algorithm}-{name.partition(':')[0].replace('/', '-')}"
     paths = new_directories(out, short, [run.options.seed for run in runs])
     for path, run in zip(paths, runs, strict=True):
         write_json(path / CONFIG, run.to_json())
     return _Loop(program, runs, paths, environment, callbacks, quiet).run()
+
+
+def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
+    try:
+        from flockrl.data.record import Recording
+    except ImportError as error:
+        raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
+
+    config = runs[0]
+    if len(runs) > 1:
+        raise UsageError("A recording holds one run: use --seeds 1 with --record.")
+    if config.env.startswith("data/"):
+        raise UsageError("Training from recorded trajectories makes no new ones: leave out --record.")
+    about = {"algorithm": config.algorithm, "seed": config.options.seed, "explore": True}
+    return Recording(path, env.spec, config.env, config.options.envs, about)
 
 
 def resume(path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: Sequence[Callback] = ()) -> Any:
@@ -100,7 +119,7 @@ def resume(path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: 
     runs = [Run(p, env) for p in paths]
     if all((p / RESULT).exists() for p in paths):
         return runs[0] if len(runs) == 1 else runs
-    loop = _Loop(runs[0].program, [run.config for run in runs], paths, runs[0].env, callbacks, quiet)
+    loop = _Loop(runs[0].program, [run.config for run in runs], paths, runs[0].source, callbacks, quiet)
     return loop.run()
 
 
@@ -116,6 +135,7 @@ class _Loop:
     ):
         self.program, self.paths, self.env = program, list(paths), env
         self.seeds = [run.options.seed for run in runs]
+        self.recorded = runs[0].env.startswith("data/")
         self.callbacks = list(callbacks)
         if not quiet:
             from flockrl.progress import Progress
@@ -161,7 +181,9 @@ class _Loop:
                 checkpoints.close()
             for log in self.logs:
                 log.close()
-        runs = [Run(path, self.env) for path in self.paths]
+            if self.program.recording is not None:
+                self.program.recording.close()
+        runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
         return runs[0] if len(runs) == 1 else runs
 
     def _interrupt(self) -> None:
@@ -223,7 +245,9 @@ class _Loop:
             moment = self._moment(i, iteration)
             result = None
             if evaluate:
-                result = summarize(*self.program.evaluate(self.states[i], self.seeds[i], step))
+                played = self.program.evaluate(self.states[i], self.seeds[i], step)
+                result = None if played is None else summarize(*played)
+            if result is not None:
                 self.best[i] = max(self.best[i], result.mean)
                 row["eval_return"] = result.mean
                 row["eval_return_std"] = result.std
@@ -309,8 +333,8 @@ class _Loop:
             "compile_seconds": round(self.program.compile_seconds, 3),
             "steps_per_second": round(step / max(self.train_seconds, 1e-9), 1),
             "final_return": last.get("return"),
-            "best_eval_return": self.best[i],
-            "final_eval_return": last["eval_return"],
+            "best_eval_return": self.best[i] if "eval_return" in last else None,
+            "final_eval_return": last.get("eval_return"),
             **({"stopped": self.stop_reason} if self.stop_reason else {}),
         }
 

@@ -25,21 +25,21 @@ Reads = Literal["none", "own", "central"]
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig:
-    """Settings that the on-policy families share."""
+class TeamConfig:
+    """Settings of every learner of a stochastic policy."""
 
     share: Share = "groups"
     """Who shares parameters: all agents, agents of one kind, or none."""
     agent_ids: bool = True
     """Tell agents that share parameters apart by a learned bias of their own."""
     hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of actor and critic."""
+    """Sizes of the hidden layers of each network."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     kernel: str | None = None
     """A flax module of your own in place of the hidden layers, as package.module:Class."""
     memory: Literal["none", "gru"] = "none"
-    """Whether actor and critic remember past observations."""
+    """Whether networks remember past observations."""
     memory_size: int = 64
     """Size of the GRU's memory."""
     rollout_steps: int = 100
@@ -48,16 +48,8 @@ class OnPolicyConfig:
     """Adam's learning rate."""
     lr_schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run, if at all."""
-    gamma: float = 0.95
-    """Discount factor."""
-    entropy: float = 0.01
-    """Weight of the entropy bonus."""
     max_grad_norm: float | None = 0.5
     """Gradients of each network are scaled down to this norm; None for never."""
-    normalize_advantage: bool = True
-    """Scale advantages to mean 0 and deviation 1 within each group of agents."""
-    normalize_value: bool = True
-    """Let the critic predict returns scaled by their running mean and deviation (PopArt)."""
     normalize_obs: bool = False
     """Scale observations by their running mean and deviation."""
 
@@ -68,10 +60,26 @@ class OnPolicyConfig:
             memory_size=self.memory_size > 0,
             rollout_steps=self.rollout_steps > 0,
             lr=self.lr > 0,
-            gamma=0 <= self.gamma <= 1,
-            entropy=self.entropy >= 0,
             max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
         )
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(TeamConfig):
+    """Settings that the on-policy families share."""
+
+    gamma: float = 0.95
+    """Discount factor."""
+    entropy: float = 0.01
+    """Weight of the entropy bonus."""
+    normalize_advantage: bool = True
+    """Scale advantages to mean 0 and deviation 1 within each group of agents."""
+    normalize_value: bool = True
+    """Let the critic predict returns scaled by their running mean and deviation (PopArt)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, gamma=0 <= self.gamma <= 1, entropy=self.entropy >= 0)
 
 
 class OnPolicyState(NamedTuple):

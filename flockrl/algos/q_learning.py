@@ -26,7 +26,7 @@ from flockrl.data.replay import Replay, stretch, typical
 from flockrl.errors import UsageError
 from flockrl.explore import level, random_action
 from flockrl.nets.actor_critic import Network
-from flockrl.nets.heads import best_action, pick
+from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Constraint, Dueling, Joint, Monotonic, Sum, Weighted, total
 from flockrl.returns import lambda_returns, n_step_returns
 from flockrl.sharing import merge, take
@@ -79,6 +79,8 @@ class QConfig(ReplayConfig):
     """Probability of a random action at the end of the schedule."""
     explore_part: float = 0.2
     """Part of the run over which it falls."""
+    conservative: float = 0.0
+    """How hard values of actions that the data does not show are pushed down (CQL); 0 where agents act themselves."""
     mixer_size: int | None = None
     """Width of the monotonic mixer; by default 32."""
     hyper_size: int | None = None
@@ -104,6 +106,7 @@ class QConfig(ReplayConfig):
             explore_start=0 <= self.explore_start <= 1,
             explore_end=0 <= self.explore_end <= 1,
             explore_part=self.explore_part > 0,
+            conservative=self.conservative >= 0,
             mixer_size=self.mixer_size is None or self.mixer_size > 0,
             hyper_size=self.hyper_size is None or self.hyper_size > 0,
             low_weight=self.low_weight is None or 0 <= self.low_weight <= 1,
@@ -311,7 +314,19 @@ class QLearner(ReplayLearner):
         else:
             losses, errors = self._independent(q[: self.steps], head, target, known, weight)
         metrics = {"loss": losses, "q": mean(errors + target, known), "td_error": mean(jnp.abs(errors), known)}
+        if self.config.conservative:
+            gap = self._gap(q[: self.steps], head)
+            losses, metrics = losses + self.config.conservative * gap, {**metrics, "conservative_gap": gap}
         return losses, (typical(errors, known), metrics)
+
+    def _gap(self, q: Array, seen: Trajectory) -> Array:
+        """How far the soft maximum of all legal actions' values lies above the value of what was done, each group's
+        mean added up (Kumar et al. 2020, arXiv 2006.04779)."""
+        assert seen.alive is not None
+        alive = seen.alive.astype(jnp.float32)
+        most = jax.nn.logsumexp(jnp.where(self._legal(seen.avail), q, ILLEGAL), axis=-1)
+        gap = most - pick(q, seen.action)
+        return sum(mean(take(gap, g, 2), take(alive, g, 2)) for g in self.groups)  # type: ignore[return-value]
 
     def _columns(self, seen: Trajectory) -> Columns:
         """Rewards and ends of each agent, or of each side: it ends with its last agent."""

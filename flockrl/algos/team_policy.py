@@ -19,7 +19,7 @@ from flockrl.types import Array, EnvSpec, Observation, PyTree
 class TeamPolicy:
     """Holds what is static (networks, groups, settings). Its methods are pure.
 
-    config: an `OnPolicyConfig`. What `act` takes as params: {"actor": one entry per group, "obs_moments"}.
+    config: a `TeamConfig`. What `act` takes as params: {"actor": one entry per group, "obs_moments"}.
     """
 
     def __init__(self, spec: EnvSpec, config: Any):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from flockrl.data.experience import Experience, join
-from flockrl.types import EnvSpec, Trajectory
+from flockrl.data.files import Writer
+from flockrl.envs.batch import HostBatch, words
+from flockrl.envs.host import Host
+from flockrl.envs.workers import open_executor
+from flockrl.evaluate import summarize
+from flockrl.rollout import HostActor, host_rollout, host_start, scan_rollout, start
+from flockrl.types import Algorithm, Array, EnvSpec, EvalResult, Observation, PyTree, Trajectory
+
+TEAMS, STRETCH = 16, 128
+"""Teams that play side by side while episodes are recorded, and the longest rollout of them."""
 
 
 class Recorder:
@@ -24,6 +37,11 @@ class Recorder:
         self._name = secrets.token_hex(8)
         self._episode = np.full(envs, -1, np.int64)
         self._open: list[Experience | None] = [None] * envs
+
+    @property
+    def finished(self) -> np.ndarray:
+        """[B] episodes of each environment that have ended and been handed out."""
+        return self._episode
 
     def add(self, rollout: Trajectory, version: int) -> Iterator[Experience]:
         """Take in the rollout that a policy of this version made; yields the episodes that ended before its end."""
@@ -98,6 +116,79 @@ class Recorder:
             alive=alive, blind=np.zeros(steps * envs, bool), logp=logp,
             aux={name: x.reshape(*reward.shape, -1) for name, x in extras.items()}, **fields,
         )  # fmt: skip
+
+
+class Recording:
+    """A file that a run's episodes are written to."""
+
+    def __init__(self, path: Path, spec: EnvSpec, env: str, envs: int, about: Mapping[str, Any]):
+        self.writer = Writer(path, spec, {"env": env, **about})
+        self.recorder = Recorder(spec, env, envs)
+
+    def add(self, rollout: Trajectory, version: int) -> None:
+        for episodes in self.recorder.add(rollout, version):
+            self.writer.add(episodes)
+
+    def close(self) -> None:
+        """Write what is under way, and put the file in its place."""
+        for rest in self.recorder.close():
+            self.writer.add(rest)
+        self.writer.close()
+
+
+def record_episodes(
+    path: Path, algorithm: Algorithm, env: Any, params: PyTree, about: Mapping[str, Any], episodes: int, key: Array,
+    explore: bool, workers: int | None = None,
+) -> EvalResult:  # fmt: skip
+    """Play whole episodes, write them to a file, and say how they went. Every team plays the same number of them, so
+    that short episodes do not count more often, and what is above `episodes` is left out."""
+    teams = min(TEAMS, episodes)
+    each, steps = -(-episodes // teams), min(env.spec.max_steps, STRETCH)
+
+    def act(params: PyTree, seen: Observation, memory: PyTree, key: Array, _: bool) -> Any:
+        return algorithm.act(params, seen, memory, key, explore)
+
+    player = algorithm._replace(act=act, rollout_steps=steps)
+    recorder = Recorder(env.spec, about["env"], teams)
+    returns: list[np.ndarray] = []
+    lengths: list[int] = []
+    with Writer(path, env.spec, about) as writer, _rollouts(player, env, params, key, teams, workers) as rollouts:
+        while recorder.finished.min() < each:
+            for data in recorder.add(next(rollouts), -1):
+                place = data.episode * teams + [int(name.split("-")[1]) for name in data.id]
+                chosen = data.pick(np.flatnonzero(place < episodes))
+                if chosen.trajectories:
+                    writer.add(chosen)
+                    starts = np.cumsum(chosen.length) - chosen.length
+                    returns += list(np.add.reduceat(chosen.reward, starts, axis=0))
+                    lengths += chosen.length.tolist()
+    return summarize(np.stack(returns), np.array(lengths))  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _rollouts(
+    player: Algorithm, env: Any, params: PyTree, key: Array, teams: int, workers: int | None
+) -> Iterator[Iterator[Trajectory]]:
+    """Rollouts [T, B] of B teams without end, on the device or on the host."""
+    begin, key = jax.random.split(key)
+    if not isinstance(env, Host):
+        play: Any = jax.jit(lambda params, actors, key: scan_rollout(player, params, env, actors, key))
+        yield _endless(play, params, jax.jit(lambda key: start(player, env, key, teams))(begin), key)
+        return
+    executor, _ = open_executor(env, [teams], workers)
+    try:
+        batch, actor = HostBatch(executor, 0, teams), HostActor(player)
+        seen = batch.reset(np.asarray(words(jax.random.split(begin, teams))))
+        actors = host_start(player, env.form, batch.state(), seen)
+        yield _endless(lambda params, actors, key: host_rollout(actor, params, batch, actors, key), params, actors, key)
+    finally:
+        executor.close()
+
+
+def _endless(play: Any, params: PyTree, actors: Any, key: Array) -> Iterator[Trajectory]:
+    for i in itertools.count():
+        actors, rollout, _ = play(params, actors, jax.random.fold_in(key, i))
+        yield jax.device_get(rollout)
 
 
 def _continue(before: Experience, after: Experience) -> Experience:

@@ -59,6 +59,8 @@ def make(name: Any, **settings: Any) -> Any:
         return adapt.make_object(name)
     path, _, text = name.partition(":")
     suite, slash, short = path.partition("/")
+    if suite == "data" and slash:
+        return _recorded(name.partition("/")[2])
     if slash and suite in adapt.SUITES:
         return adapt.make_outside(suite, name.partition("/")[2], settings)
     if not slash or suite not in SUITES:
@@ -70,6 +72,14 @@ def make(name: Any, **settings: Any) -> Any:
         raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}")
     given = {**parse_settings(text), **settings}
     return _build(path, builders[short], given)
+
+
+def _recorded(names: str) -> Any:
+    try:
+        from flockrl.data.program import Recorded
+    except ImportError as error:
+        raise UsageError("Trajectory files need pyarrow: pip install 'flockrl[relay]'.") from error
+    return Recorded(names)
 
 
 def environments(suite: str) -> dict[str, Any]:
