@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flockrl.callbacks import Callback
     from flockrl.envs import make as make_env
     from flockrl.errors import UsageError
+    from flockrl.portable.write import export
     from flockrl.run import Run
     from flockrl.spec import Box, Discrete, EnvSpec
     from flockrl.trainer import Trainer
@@ -32,6 +33,7 @@ __all__ = [
     "Trainer",
     "Trajectory",
     "UsageError",
+    "export",
     "make_env",
     "resume",
     "train",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "Box": "spec", "Callback": "callbacks", "Discrete": "spec", "EnvSpec": "spec", "EvalResult": "types",
     "Observation": "types", "Run": "run", "Trainer": "trainer", "Trajectory": "types", "UsageError": "errors",
+    "export": "portable.write",
     "make_env": "envs", "resume": "training", "train": "training",
 }  # fmt: skip
 """Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""

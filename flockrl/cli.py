@@ -1,4 +1,4 @@
-"""The command line: list, train, resume, eval."""
+"""The command line: list, train, resume, eval, export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
@@ -26,6 +26,7 @@ flockrl trains teams of agents.
   flockrl train ALGORITHM ENV [options]   train a team, e.g. flockrl train mappo mpe/simple_spread
   flockrl resume RUN                      continue an interrupted run, exactly
   flockrl eval RUN [options]              play whole episodes with a trained team
+  flockrl export RUN --out DIR            write a trained team as ONNX or TorchScript
   flockrl bench SUITE                     algorithms x environments x seeds, with statistics
   flockrl data info FILES...              look into recorded trajectories; also: validate, convert
   flockrl recommend ENV                   which algorithms fit an environment, and why
@@ -110,6 +111,20 @@ class EvalFlags:
     """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
     side_by_side: bool = False
     """Animate the best, the median and the worst of 25 episodes side by side instead."""
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """What `flockrl export` takes."""
+
+    run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
+    """Directory of a run."""
+    out: Path
+    """Directory to write to; an earlier export there is replaced."""
+    format: Literal["onnx", "torchscript"] = "onnx"
+    """Kind of model."""
+    per_group: bool = False
+    """Write one model for each group of agents that share parameters, instead of one for the team."""
 
 
 def parse(flags: Any, words: list[str], prog: str, description: str) -> Any:
@@ -272,6 +287,14 @@ def _eval(words: list[str]) -> int:
     return 0
 
 
+def _export(words: list[str]) -> int:
+    given = parse(ExportFlags, words, "flockrl export", "Write a trained team as a model that runs without flockrl.")
+    from flockrl.portable.write import export
+
+    print(f"wrote {export(given.run, given.out, given.format, given.per_group)}")
+    return 0
+
+
 def cache_programs() -> None:
     """Keep compiled programs between starts, so that only the first one waits for the compiler."""
     import jax
@@ -296,7 +319,7 @@ def _later(module: str, command: str) -> Callable[[list[str]], int]:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "list": _list, "train": _train, "resume": _resume, "eval": _eval,
+    "list": _list, "train": _train, "resume": _resume, "eval": _eval, "export": _export,
     "bench": _later("flockrl.evaluation.commands", "bench"),
     "report": _later("flockrl.evaluation.commands", "report"),
     "recommend": _later("flockrl.evaluation.commands", "recommend"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 
+from flockrl.draw import Source, normal
 from flockrl.errors import UsageError
 from flockrl.types import Array, PyTree
 
@@ -34,9 +34,9 @@ def level(kind: str, start: float | None, end: float | None, part: float, progre
     return jnp.float32(first) + (last - first) * jnp.clip(progress / part, 0.0, 1.0)
 
 
-def perturb(kind: str, key: Array, u: Array, noise: PyTree, scale: Array) -> tuple[Array, PyTree]:
+def perturb(kind: str, key: Source, u: Array, noise: PyTree, scale: Array) -> tuple[Array, PyTree]:
     """Noise on continuous actions u [B, N, A] in units of half their range; and the noise's state for next time."""
-    fresh = jax.random.normal(key, u.shape)
+    fresh = normal(key, u.shape, range(u.shape[1]))
     if kind == "ou":  # its standard deviation in the long run is `scale`, as for Gaussian noise
         noise = (1 - OU_PULL) * noise + (1 - (1 - OU_PULL) ** 2) ** 0.5 * fresh
         fresh = noise

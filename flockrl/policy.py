@@ -12,26 +12,39 @@ import numpy as np
 from flockrl.envs.base import clip_action
 from flockrl.envs.spaces import plain_codec
 from flockrl.errors import UsageError
-from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
+from flockrl.sharing import Share
+from flockrl.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 
 
 class Policy:
     """Acts for one team or for a batch of teams.
 
     The team's memory, where it has one, is kept between calls: call `reset` when an episode begins.
+    name, share, version: the algorithm's name, who shares parameters, and how many updates made it, for an export.
     """
 
-    def __init__(self, algorithm: Algorithm, params: PyTree, spec: EnvSpec, seed: int = 0, codec: Any = None):
-        self.spec, self._codec = spec, codec
+    def __init__(
+        self,
+        algorithm: Algorithm | Actor,
+        params: PyTree,
+        spec: EnvSpec,
+        seed: int = 0,
+        codec: Any = None,
+        *,
+        name: str = "",
+        share: Share = "groups",
+        version: int = 0,
+    ):
+        self.algorithm, self.params, self.spec, self._codec = algorithm, params, spec, codec
+        self.name, self.share, self.version = name, share, version
         self._stack = None if codec is None else codec.stack()
-        self._algorithm, self._params = algorithm, params
         self._act = jax.jit(self._pure_act, static_argnames="explore")
         self._key = jax.random.key(seed)
         self._memory: PyTree | None = None
         self._steps = 0
 
     def _pure_act(self, params: PyTree, seen: Observation, memory: PyTree, key: Array, explore: bool) -> Any:
-        action, memory, _ = self._algorithm.act(params, seen, memory, key, explore)
+        action, memory, _ = self.algorithm.act(params, seen, memory, key, explore)
         return clip_action(self.spec, action), memory
 
     def reset(self, where: np.ndarray | None = None) -> None:
@@ -74,10 +87,10 @@ class Policy:
             seen = jax.tree.map(lambda x: x[None], seen)
         batch = seen.obs.shape[0]
         if self._memory is None or (jax.tree.leaves(self._memory) and len(jax.tree.leaves(self._memory)[0]) != batch):
-            self._memory = self._algorithm.memory(batch)
+            self._memory = self.algorithm.memory(batch)
         key = jax.random.fold_in(self._key, self._steps)
         self._steps += 1
-        action, self._memory = self._act(self._params, seen, self._memory, key, explore=explore)
+        action, self._memory = self._act(self.params, seen, self._memory, key, explore=explore)
         return np.asarray(action[0] if single else action)
 
     def _act_by_name(self, obs: Mapping[str, Any], avail: Any, explore: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from flockrl.envs.host import Host
 from flockrl.errors import UsageError
 from flockrl.evaluate import make_player, record_episode, summarize
 from flockrl.policy import Policy
-from flockrl.program import Program, make_program
+from flockrl.program import Program, TrainState, make_program
 from flockrl.types import EvalResult, PyTree
 
 CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
@@ -75,6 +75,10 @@ class Run:
 
     def params(self) -> PyTree:
         """The policy's parameters from the newest checkpoint."""
+        return self.program.algorithm.params(self.state().learner)
+
+    def state(self) -> TrainState:
+        """The newest checkpoint."""
         checkpoints = Checkpoints(self.path / CHECKPOINTS)
         try:
             steps = checkpoints.steps()
@@ -83,7 +87,7 @@ class Run:
             state, _ = checkpoints.restore(self.program.shape(), steps[-1])
         finally:
             checkpoints.close()
-        return self.program.algorithm.params(state.learner)
+        return state
 
     def evaluate(
         self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
@@ -131,7 +135,11 @@ class Run:
     def policy(self, seed: int = 0) -> Policy:
         """The trained team, to act anywhere."""
         codec = self.env.codec if isinstance(self.env, Host) else None
-        return Policy(self.program.algorithm, self.params(), self.env.spec, seed, codec)
+        algorithm, state = self.program.algorithm, self.state()
+        return Policy(
+            algorithm, algorithm.params(state.learner), self.env.spec, seed, codec,
+            name=self.config.algorithm, share=self.config.config.share, version=int(state.iteration),
+        )  # fmt: skip
 
     def episode(self, seed: int = 0) -> list[PyTree]:
         """The environment's states over one greedy episode, for drawing."""

@@ -21,6 +21,7 @@ from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
+from flockrl.draw import Source, gumbel, split, uniform
 from flockrl.explore import Explore, kind_of, level, perturb
 from flockrl.nets.heads import ILLEGAL
 from flockrl.sharing import merge, take
@@ -87,24 +88,24 @@ class DDPG(OffPolicy):
             outs = [out + extra for out, extra in zip(outs, noise, strict=True)]
         return self._best(outs, avail, alive)
 
-    def _gumbel(self, key: Array, batch: int) -> list[Array]:
+    def _gumbel(self, key: Source, batch: int) -> list[Array]:
         """Gumbel noise for each group's logits [b, n, A]: the best noisy logit is a sample of the policy."""
-        keys = jax.random.split(key, len(self.groups))
+        keys = split(key, len(self.groups))
         return [
-            jax.random.gumbel(k, (batch, group.size, group.action_size))
+            gumbel(k, (batch, group.size, group.action_size), group.agents)
             for k, group in zip(keys, self.groups, strict=True)
         ]
 
     def _greedy(self, params: PyTree, seen: Observation) -> Array:
         return self._choose(params["actor"], seen.obs, seen.avail)
 
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
-        config, first, second = self.config, *jax.random.split(key)
+    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
+        config, (first, second) = self.config, split(key)
         scale = level(self.kind, config.explore_start, config.explore_end, config.explore_part, params["progress"])
         noise = [scale * g for g in self._gumbel(first, len(seen.obs))] if self.kind == "gumbel" else None
         chosen = self._choose(params["actor"], seen.obs, seen.avail, noise=noise)
         if self.kind == "epsilon":
-            chance = jax.random.uniform(first, (*chosen.shape[:2], 1))
+            chance = uniform(first, (*chosen.shape[:2], 1), range(chosen.shape[1]))
             return jnp.where(chance < scale, self.code.random(second, len(chosen), seen.avail), chosen), memory
         if self.kind in ("gaussian", "ou"):
             return perturb(self.kind, first, chosen, memory, scale)

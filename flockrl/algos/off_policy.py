@@ -22,6 +22,7 @@ import optax
 from flockrl.algos.parts import ids, joint, legal, mean, require
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
 from flockrl.data.replay import Batch, Replay, gather, typical
+from flockrl.draw import Source, split
 from flockrl.nets.actions import ActionCode
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import ILLEGAL
@@ -71,7 +72,7 @@ class OffPolicy(ReplayLearner):
         return 1
 
     @abstractmethod
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
+    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
         """Exploring codes [B, N, A] and the exploration's memory."""
 
     @abstractmethod
@@ -180,11 +181,11 @@ class OffPolicy(ReplayLearner):
     # Acting
 
     def act(
-        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
         if not explore:
             return self.code.decode(self._greedy(params, observation)), memory, {}
-        random_key, key = jax.random.split(key)
+        random_key, key = split(key)
         chosen, memory = self._behave(params, observation, memory, key)
         random = self.code.random(random_key, len(chosen), observation.avail)
         return self.code.decode(jnp.where(params["warm"], chosen, random)), memory, {}

@@ -23,6 +23,7 @@ import optax
 from flockrl.algos.parts import blank_memory, ids, joint, mean, require, require_discrete
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
 from flockrl.data.replay import Replay, stretch, typical
+from flockrl.draw import Source, uniform
 from flockrl.errors import UsageError
 from flockrl.explore import level, random_action
 from flockrl.nets.actor_critic import Network
@@ -254,7 +255,7 @@ class QLearner(ReplayLearner):
     # Acting
 
     def act(
-        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
         obs = observation.obs
         if self.recurrent:
@@ -266,7 +267,7 @@ class QLearner(ReplayLearner):
         greedy = best_action(q, legal)[1]
         if not explore:
             return greedy, memory, {}
-        chance, number = jax.random.uniform(key, (2, *greedy.shape))
+        chance, number = uniform(key, greedy.shape, range(self.spec.num_agents), copies=2)
         return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, {}
 
     def _legal(self, avail: Array | None) -> Array:

@@ -24,6 +24,7 @@ from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
+from flockrl.draw import Source, gumbel, normal, split
 from flockrl.nets.heads import ILLEGAL
 from flockrl.sharing import Group, merge, take
 from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
@@ -99,7 +100,7 @@ class SAC(OffPolicy):
 
     # Policies
 
-    def _sample(self, key: Array, out: Array, legal: Array) -> tuple[Array, Array]:
+    def _sample(self, key: Source, out: Array, legal: Array, group: Group) -> tuple[Array, Array]:
         """A continuous group's codes [b, n, A] and their log-densities [b, n], both with gradients.
 
         u = tanh(z), z ~ N(m, s^2): log pi(u) = log N(z; m, s^2) - log(1 - u^2), the latter as 2 (ln 2 - z -
@@ -107,7 +108,7 @@ class SAC(OffPolicy):
         """
         middle, log_std = jnp.split(out, 2, axis=-1)
         log_std = jnp.clip(log_std, *LOG_STD)
-        noise = jax.random.normal(key, middle.shape)
+        noise = normal(key, middle.shape, group.agents)
         z = middle + jnp.exp(log_std) * noise
         density = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
         shrink = 2 * (np.log(2.0) - z - jax.nn.softplus(-2 * z))
@@ -117,16 +118,18 @@ class SAC(OffPolicy):
         """A discrete group's log-probabilities [b, n, A]; illegal actions stay near -1e9."""
         return jax.nn.log_softmax(jnp.where(legal, out, ILLEGAL))
 
-    def _draw(self, actors: Sequence[PyTree], obs: Array, avail: Array | None, key: Array) -> list[tuple[Array, Array]]:
+    def _draw(
+        self, actors: Sequence[PyTree], obs: Array, avail: Array | None, key: Source
+    ) -> list[tuple[Array, Array]]:
         """Each group's (codes [b, n, A], log-densities [b, n] or all log-probabilities [b, n, A])."""
         outs, masks = self._outputs(actors, obs), self._legal(avail)
         drawn = []
-        for k, out, legal in zip(jax.random.split(key, len(outs)), outs, masks, strict=True):
+        for k, group, out, legal in zip(split(key, len(outs)), self.groups, outs, masks, strict=True):
             if not self.spec.discrete:
-                drawn.append(self._sample(k, out, legal))
+                drawn.append(self._sample(k, out, legal, group))
                 continue
             logp = self._log_probs(out, legal)
-            best = (logp + jax.random.gumbel(k, logp.shape)).argmax(-1)
+            best = (logp + gumbel(k, logp.shape, group.agents)).argmax(-1)
             drawn.append((jax.nn.one_hot(best, out.shape[-1]), logp))
         return drawn
 
@@ -136,7 +139,7 @@ class SAC(OffPolicy):
             return self._best(outs, seen.avail)
         return self._team([jnp.tanh(out[..., : out.shape[-1] // 2]) for out in outs], None) * self.code.own
 
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[Array, PyTree]:
+    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
         return self._team([code for code, _ in self._draw(params["actor"], seen.obs, seen.avail, key)], None), memory
 
     # Values

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.algos.parts import Schedule, falling, require, require_discrete, require_room
+from flockrl.draw import Source, split, uniform
 from flockrl.errors import UsageError
 from flockrl.explore import level
 from flockrl.sharing import Share, make_groups
@@ -140,7 +141,7 @@ class Tabular:
         return (hashed & np.uint32(self.config.table_size - 1)).astype(jnp.int32)
 
     def act(
-        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
         """Exploring, ties are broken at random; greedy, the lowest of the best actions is taken."""
         values = params["values"][self.table, self.rows(observation.obs)]
@@ -148,11 +149,11 @@ class Tabular:
         values = jnp.where(legal, values, -jnp.inf)
         if not explore:
             return values.argmax(-1).astype(jnp.int32), memory, {}
-        random_key, key = jax.random.split(key)
-        epsilon = self._epsilon(params["progress"])
-        anything = jax.random.uniform(random_key, (*values.shape[:-1], 1)) < epsilon
+        random_key, key = split(key)
+        epsilon, agents = self._epsilon(params["progress"]), range(self.spec.num_agents)
+        anything = uniform(random_key, (*values.shape[:-1], 1), agents) < epsilon
         wanted = legal & (anything | (values == values.max(-1, keepdims=True)))
-        drawn = jnp.where(wanted, jax.random.uniform(key, values.shape), -1.0)
+        drawn = jnp.where(wanted, uniform(key, values.shape, agents), -1.0)
         return drawn.argmax(-1).astype(jnp.int32), memory, {}
 
     def _epsilon(self, progress: Array) -> Array:

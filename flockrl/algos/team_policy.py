@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from flockrl.algos.parts import blank_memory, ids, legal
+from flockrl.draw import Source, fold_in
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import Head, make_head
 from flockrl.nets.torsos import picture_shape
@@ -75,7 +75,7 @@ class TeamPolicy:
         return logp.reshape(-1), entropy.reshape(-1)
 
     def act(
-        self, params: PyTree, observation: Observation, memory: PyTree, key: Array, explore: bool
+        self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
         obs = self._normal(observation.obs, params["obs_moments"])
         if self.recurrent:
@@ -86,7 +86,7 @@ class TeamPolicy:
         actions, logps = [], []
         for i, (group, head, (out, _)) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             avail = legal(group, observation.avail)
-            k = key if len(self.groups) == 1 else jax.random.fold_in(key, i)
+            k = key if len(self.groups) == 1 else fold_in(key, i)
             action, logp = head.sample(k, out, avail) if explore else (head.mode(out, avail), out[..., 0])
             actions.append(action)
             logps.append(logp)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.draw import Source, gumbel, uniform
 from flockrl.envs.base import action_bounds
 from flockrl.errors import UsageError
 from flockrl.nets.heads import ILLEGAL
@@ -40,11 +41,11 @@ class ActionCode:
             return code.argmax(-1).astype(jnp.int32)
         return self.middle + self.half * self.own * code
 
-    def random(self, key: Array, batch: int, avail: Array | None) -> Array:
+    def random(self, key: Source, batch: int, avail: Array | None) -> Array:
         """Codes [B, N, A] of actions that are uniformly random among the legal ones."""
-        shape = (batch, *self.own.shape)
+        shape, agents = (batch, *self.own.shape), range(len(self.own))
         if not self.discrete:
-            return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * self.own
+            return (2 * uniform(key, shape, agents) - 1) * self.own
         legal = self.own if avail is None else self.own & avail
-        logits = jnp.where(legal, jax.random.gumbel(key, shape), ILLEGAL)
+        logits = jnp.where(legal, gumbel(key, shape, agents), ILLEGAL)
         return jax.nn.one_hot(logits.argmax(-1), self.size)

@@ -1,0 +1,178 @@
+"""A trained team as a graph: what goes in, what comes out, and the numbers that it needs from chance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.draw import Tape
+from flockrl.envs.base import clip_action
+from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
+from flockrl.portable.graph import Graph, Shape, Value, ordered
+from flockrl.portable.lower import lower, stored
+from flockrl.sharing import Group, merge, take
+from flockrl.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
+
+
+class Portable(NamedTuple):
+    """How a team acts, as a graph.
+
+    spec: of the agents that it moves. inputs: obs, mask, each memory, noise [B, N, K], as far as there are such.
+    outputs: by name. parameters: the policy's, in the order of their tree's leaves.
+    """
+
+    spec: EnvSpec
+    inputs: list[Value]
+    outputs: dict[str, Value]
+    parameters: list[Value]
+
+
+def trace(
+    policy: Algorithm | Actor, params: PyTree, spec: EnvSpec, groups: Sequence[Group], which: int | None
+) -> Portable:
+    """The acting of a whole team, or of number `which` of its groups, as a graph."""
+    acting = _Acting(policy, spec, groups, which)
+    leaves, structure = jax.tree.flatten(params)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    # Flags decide what is done at all: they are constants.
+    parameters = [
+        Value(x.shape, stored(x.dtype), constant=x) if x.dtype == bool else Value(x.shape, stored(x.dtype), parameter=x)
+        for x in arrays
+    ]
+    inputs = [Value((-1, *shape), np.dtype(dtype), name=name) for name, (shape, dtype) in acting.inputs.items()]
+    shapes: list[Any] = [((None, *shape), dtype) for shape, dtype in acting.inputs.values()]
+    tape = Tape(1)
+    ones = [jax.ShapeDtypeStruct((1, *shape), dtype) for shape, dtype in acting.inputs.values()]
+    jax.eval_shape(lambda params, *given: acting(params, given, tape), params, *ones)
+    draws = [(len(agents), count) for agents, count in tape.asked]
+    names: list[str] = []
+
+    def function(*given: Array) -> list[Array]:
+        own, numbers = given[: len(inputs)], given[len(inputs) : len(inputs) + len(draws)]
+        restored = jax.tree.unflatten(structure, given[len(inputs) + len(draws) :])
+        results = acting(restored, own, Tape(own[0].shape[0], numbers))
+        names[:] = results
+        return list(results.values())
+
+    shapes += [((None, *draw), "float32") for draw in draws]
+    shapes += [(x.shape, x.dtype) for x in arrays]
+    # Once to learn which draws matter (a policy whose warm-up is over no longer acts at random), then for good.
+    blanks = [Value((-1, *draw), np.dtype(np.float32), name="draw") for draw in draws]
+    used = {id(x) for x in ordered(lower(function, shapes, Graph(), [*inputs, *blanks, *parameters]))}
+    live = [id(x) in used for x in blanks]
+    graph = Graph()
+    noise, numbers = _deal(graph, acting.agents, spec.num_agents, tape.asked, live)
+    values = lower(function, shapes, graph, [*inputs, *numbers, *parameters])
+    return Portable(acting.spec, [*inputs, *noise], dict(zip(names, values, strict=True)), parameters)
+
+
+def _deal(
+    graph: Graph, own: Sequence[int], total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]
+) -> tuple[list[Value], list[Value]]:
+    """The input `noise` [B, n, K] (none when K is 0), and each draw's part of it.
+
+    own: the agents that are in the graph; the others' draws are 0. Agents read their columns from the first on.
+    """
+    used = [0] * total
+    columns = []
+    for (agents, count), alive in zip(asked, live, strict=True):
+        columns.append(max((used[i] for i in agents), default=0))
+        for i in agents if alive else ():
+            used[i] = columns[-1] + count
+    noise = Value((-1, len(own), max(used)), np.dtype(np.float32), name="noise")
+    parts = []
+    for (agents, count), first, alive in zip(asked, columns, live, strict=True):
+        nothing = graph.expand(graph.constant(np.zeros((1, 1, count), np.float32)), (-1, 1, count))
+        if not alive:
+            parts.append(graph.expand(nothing, (-1, len(agents), count)))
+            continue
+        part = graph.slice(noise, 2, first, first + count)
+        if tuple(agents) != tuple(own):
+            place = [own.index(i) if i in own else len(own) for i in agents]
+            part = graph.take(graph.concat([part, nothing], 1), 1, graph.constant(place))
+        parts.append(part)
+    return ([noise] if max(used) else []), parts
+
+
+class _Acting:
+    """The function that is exported. With `which` the team around that group sees zeros and is cut away."""
+
+    def __init__(self, policy: Algorithm | Actor, spec: EnvSpec, groups: Sequence[Group], which: int | None):
+        self.policy, self.team, self.groups = policy, spec, groups
+        self.which = which if len(groups) > 1 else None
+        self.agents = tuple(range(spec.num_agents)) if self.which is None else groups[self.which].agents
+        self.spec = _part(spec, self.agents)
+        leaves, self.structure = jax.tree.flatten(policy.memory(1))
+        shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        self.remembers = list(range(len(leaves)))
+        """Which memories are this graph's."""
+        if self.which is not None and len(leaves) == len(groups):
+            self.remembers = [self.which]
+        elif self.which is not None:
+            shapes = [(len(self.agents), *shape[1:]) for shape in shapes]
+        self.shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        n = len(self.agents)
+        self.inputs: dict[str, tuple[Shape, str]] = {"obs": ((n, self.spec.obs_size), self.spec.observations[0].dtype)}
+        if spec.discrete:
+            self.inputs["mask"] = ((n, self.spec.action_size), "bool")
+        for i in self.remembers:
+            self.inputs[f"memory_{self.remembers.index(i)}"] = (shapes[i], "float32")
+
+    def __call__(self, params: PyTree, given: Sequence[Array], tape: Tape) -> dict[str, Array]:
+        """Results by name. given: the inputs in order."""
+        values = dict(zip(self.inputs, given, strict=True))
+        mask = values.get("mask")
+        seen = Observation(
+            self._team_wide(values["obs"], self.team.obs_size),
+            None if mask is None else self._team_wide(mask, self.team.action_size),
+        )
+        memory = self._memories([values[name] for name in values if name.startswith("memory")], len(given[0]))
+        action, _, _ = self.policy.act(params, seen, memory, tape, False)  # type: ignore[arg-type]
+        raw, after, extras = self.policy.act(params, seen, memory, tape, True)  # type: ignore[arg-type]
+        results = {"action": clip_action(self.team, action), "sampled": clip_action(self.team, raw)}
+        if not self.team.discrete:
+            results["raw"] = raw
+        results = {name: self._own(x) for name, x in {**results, **extras}.items()}
+        leaves = jax.tree.leaves(after)
+        for number, i in enumerate(self.remembers):
+            results[f"memory_{number}"] = leaves[i] if len(leaves) == len(self.groups) else self._own(leaves[i])
+        return results
+
+    def _team_wide(self, x: Array, size: int) -> Array:
+        """[B, n, ...] of this graph's agents as [B, N, size] of the team."""
+        if self.which is None:
+            return x
+        parts = [
+            x if i == self.which else jnp.zeros((len(x), group.size, x.shape[-1]), x.dtype)
+            for i, group in enumerate(self.groups)
+        ]
+        return merge(parts, self.groups, 1, size)
+
+    def _own(self, x: Array) -> Array:
+        """This graph's agents' part of a result [B, N] or [B, N, A]."""
+        if self.which is None:
+            return x
+        return take(x, self.groups[self.which], 1, self.spec.action_size if x.ndim == 3 else None)
+
+    def _memories(self, given: Sequence[Array], batch: int) -> PyTree:
+        if self.which is None:
+            return jax.tree.unflatten(self.structure, given)
+        if len(self.shapes) != len(self.groups):
+            return jax.tree.unflatten(self.structure, [self._team_wide(x, self.team.action_size) for x in given])
+        leaves = [jnp.zeros((batch, *shape)) for shape in self.shapes]
+        leaves[self.which] = given[0]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def _part(spec: EnvSpec, agents: Sequence[int]) -> EnvSpec:
+    """The spec of some of the agents."""
+    fields: dict[str, Any] = {
+        name: tuple(getattr(spec, name)[i] for i in agents)
+        for name in ("agents", "observations", "actions", "groups", "teams")
+    }
+    return dataclasses.replace(spec, **fields)

@@ -1,0 +1,157 @@
+"""Exported teams on disk: a model file and `metadata.json`, which says all that is needed to act and to record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+import flockrl
+from flockrl.errors import UsageError
+from flockrl.policy import Policy
+from flockrl.portable.graph import Value
+from flockrl.portable.lower import stored
+from flockrl.portable.team import Portable, trace
+from flockrl.relay.model import FORMAT, FORMAT_VERSION, METADATA
+from flockrl.run import Run, write_json
+from flockrl.sharing import Share, make_groups
+from flockrl.spec import spec_to_json
+from flockrl.types import Actor, Algorithm, EnvSpec, PyTree
+
+Format = Literal["onnx", "torchscript"]
+KINDS = {"onnx": "onnx", "torchscript": "pt"}
+"""Formats and what metadata calls them, which is also how their files end."""
+
+
+def export(
+    source: Run | Policy | str | Path, out: str | Path, format: Format = "onnx", per_group: bool = False
+) -> Path:
+    """Write a trained team as a model that needs neither flockrl nor JAX. Returns its directory.
+
+    source: a run, its directory, or a policy. per_group: one model for each group of agents that share parameters, in
+    directories of their own below `out`, instead of one for the team.
+    """
+    if isinstance(source, str | Path):
+        source = Run(source)
+    policy = source.policy() if isinstance(source, Run) else source
+    exporter = Exporter(
+        policy.algorithm, policy.spec, policy.share, name=policy.name, format=format, per_group=per_group
+    )
+    return exporter.write(policy.params, out, policy.version)
+
+
+class Exporter:
+    """Writes a policy as often as its parameters change. Tracing, which takes a moment, happens once."""
+
+    def __init__(
+        self, policy: Algorithm | Actor, spec: EnvSpec, share: Share, *, name: str, format: Format = "onnx",
+        per_group: bool = False,
+    ):  # fmt: skip
+        if format not in KINDS:
+            raise UsageError(f"format must be onnx or torchscript, not {format!r}.")
+        self.policy, self.spec, self.name, self.kind = policy, spec, name, KINDS[format]
+        self.groups = make_groups(spec, share)
+        self.parts: list[int | None] = list(range(len(self.groups))) if per_group else [None]
+        self._flags: list[bool] = []
+        self._traced: list[Portable] = []
+
+    def write(self, params: PyTree, out: str | Path, version: int = 0) -> Path:
+        """Write the policy with these parameters. An earlier export in `out` is replaced all at once."""
+        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+        flags = [bool(x) for x in arrays if x.dtype == bool]
+        if not self._traced or flags != self._flags:
+            self._traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
+            self._flags = flags
+        base = Path(out)
+        for which, team in zip(self.parts, self._traced, strict=True):
+            for value, array in zip(team.parameters, arrays, strict=True):
+                if value.parameter is not None:
+                    value.parameter = np.asarray(array, stored(array.dtype))
+            path = base if which is None else base / f"group_{which}"
+            self._write(team, path, params, version, self.groups if which is None else [self.groups[which]])
+        return base
+
+    def _write(self, team: Portable, path: Path, params: PyTree, version: int, groups: Sequence[Any]) -> None:
+        _prepare(path)
+        draft = path / f".draft.{self.kind}"
+        if self.kind == "onnx":
+            from flockrl.portable.to_onnx import write_onnx
+
+            write_onnx(draft, team.inputs, team.outputs)
+        else:
+            from flockrl.portable.to_torch import write_torchscript
+
+            write_torchscript(draft, team.inputs, team.outputs)
+        digest = hashlib.sha256(draft.read_bytes()).hexdigest()
+        # The name says what is inside: whoever still reads the old metadata never finds a new model under its name.
+        file = f"model-{digest[:16]}.{self.kind}"
+        os.replace(draft, path / file)
+        shares = [[self.spec.agents[i] for i in group.agents] for group in groups]
+        write_json(path / METADATA, self._metadata(team, file, digest, params, version, shares))
+        for old in path.glob("model-*"):
+            if old.name != file:
+                old.unlink()
+
+    def _metadata(
+        self, team: Portable, file: str, digest: str, params: PyTree, version: int, shares: list[list[str]]
+    ) -> dict[str, Any]:
+        inputs, outputs = {x.name: x for x in team.inputs}, team.outputs
+        obs, action = inputs["obs"], outputs["action"]
+        noise = inputs.get("noise")
+        return {
+            "model_file": file,
+            "model_type": self.kind,
+            "input_dtype": obs.dtype.name,
+            "output_dtype": action.dtype.name,
+            "input_shape": [1, *obs.shape[1:]],
+            "output_shape": [1, *action.shape[1:]],
+            "default_device": "cpu",
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "flockrl_version": flockrl.__version__,
+            "sha256": digest,
+            "algorithm": self.name,
+            "policy_version": version,
+            "spec": spec_to_json(team.spec),
+            "share": shares,
+            "inputs": [_entry(name, x) for name, x in inputs.items()],
+            "outputs": [_entry(name, x) for name, x in outputs.items()],
+            "memory": [list(x.shape[1:]) for name, x in inputs.items() if name.startswith("memory")],
+            "noise": None if noise is None else {"kind": "uniform", "low": 0.0, "high": 1.0, "shape": _shape(noise)},
+            "exploration": _scalars(params),
+        }
+
+
+def _prepare(path: Path) -> None:
+    """Make the directory, or see that it holds an export already or nothing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"Cannot create {path}: {error.strerror}.") from error
+    if any(path.iterdir()):
+        try:
+            ours = json.loads((path / METADATA).read_text()).get("format") == FORMAT
+        except (OSError, ValueError, AttributeError):
+            ours = False
+        if not ours:
+            raise UsageError(f"{path} holds something else than an exported team: choose another directory.")
+
+
+def _entry(name: str, x: Value) -> dict[str, Any]:
+    return {"name": name, "dtype": x.dtype.name, "shape": _shape(x)}
+
+
+def _shape(x: Value) -> list[Any]:
+    return ["batch", *x.shape[1:]]
+
+
+def _scalars(params: PyTree) -> dict[str, float]:
+    """The single numbers among a policy's parameters: how far exploration has come."""
+    named = params.items() if isinstance(params, dict) else ()
+    return {name: np.asarray(x).item() for name, x in named if np.ndim(x) == 0 and not isinstance(x, tuple)}
