@@ -151,7 +151,7 @@ def latency(count: int = 20_000) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = flockrl.Trainer("ippo", make(ENV).spec, hyperparams={"hidden": (64, 64)})
-        flockrl.export(trainer.acquire_model(), Path(folder) / "model", format="onnx", version=0)
+        flockrl.export(trainer.acquire_model(), Path(folder) / "model")
         actor = Actor(Path(folder) / "model", queue=Path(folder) / "queue", seed=0)
         obs = np.random.default_rng(0).normal(size=(count, AGENTS, actor.spec.obs_size)).astype(np.float32)
         taken = np.zeros(count)

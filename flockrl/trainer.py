@@ -171,7 +171,10 @@ class Trainer(metaclass=_Named):
                 return None
             # A copy: the next update takes the state's memory over.
             params = jax.tree.map(jnp.copy, self._params(self._state))
-            return Policy(self._learner, params, self.spec, self.seed)
+            share = getattr(self.config, "share", "groups")
+            return Policy(
+                self._learner, params, self.spec, self.seed, name=self.algorithm, share=share, version=self.version
+            )
 
     def reset_epoch(self) -> None:
         """Forget what was received and not learned from yet, and the figures since the last `log_epoch`."""

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import flockrl
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode
 from flockrl.errors import UsageError
+from flockrl.portable.write import Exporter
 from flockrl.relay.log import Damaged, Log, Position
 from flockrl.relay.store import Store
 from flockrl.spec import EnvSpec
@@ -85,6 +85,7 @@ class Learner(threading.Thread):
         """The newest line of metrics."""
         self._every = {"save": save_every, "publish": publish_every, "log": log_every}
         self._due = dict.fromkeys(self._every, 0.0)
+        self._exporter: Exporter | None = None
         self._stopping = threading.Event()
         self._moved = threading.Condition()
         self._publish()
@@ -156,7 +157,10 @@ class Learner(threading.Thread):
         version = self.trainer.version
         if version > self.store.newest:
             policy = self.trainer.acquire_model()
-            self.store.publish(version, lambda folder: flockrl.export(policy, folder, format="onnx", version=version))
+            if self._exporter is None:
+                self._exporter = Exporter(policy.algorithm, policy.spec, policy.share, name=policy.name)
+            write = self._exporter.write
+            self.store.publish(version, lambda folder: write(policy.params, folder, version))
 
     def _regularly(self) -> None:
         if self.position == self._saved:

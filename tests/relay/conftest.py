@@ -9,5 +9,5 @@ def model_dir(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("model") / "0"
     trainer = flockrl.Trainer("ippo", SPEC, hyperparams=SMALL, envs=2, steps=400)
-    flockrl.export(trainer.acquire_model(), path, format="onnx", version=0)
+    flockrl.export(trainer.acquire_model(), path)
     return path

@@ -60,7 +60,7 @@ def test_a_team_of_one_may_pass_its_vector_alone(tmp_path):
 
     spec = EnvSpec("alone", ("it",), (Box((3,)),), (Discrete(4),), 5)
     trainer = flockrl.Trainer("ippo", spec, hyperparams=SMALL, envs=2, steps=400)
-    flockrl.export(trainer.acquire_model(), tmp_path / "m", format="onnx", version=0)
+    flockrl.export(trainer.acquire_model(), tmp_path / "m")
     actor = Actor(tmp_path / "m", seed=0)
     assert actor.request_action([1.0, 2.0, 3.0]) in range(4)
     assert actor.request_action(np.ones(3)) in range(4)
