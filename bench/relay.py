@@ -151,7 +151,9 @@ def latency(count: int = 20_000) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = flockrl.Trainer("ippo", make(ENV).spec, hyperparams={"hidden": (64, 64)})
-        flockrl.export(trainer.acquire_model(), Path(folder) / "model")
+        policy = trainer.acquire_model()
+        assert policy is not None
+        flockrl.export(policy, Path(folder) / "model")
         actor = Actor(Path(folder) / "model", queue=Path(folder) / "queue", seed=0)
         obs = np.random.default_rng(0).normal(size=(count, AGENTS, actor.spec.obs_size)).astype(np.float32)
         taken = np.zeros(count)
@@ -177,7 +179,8 @@ def main() -> None:
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.client:
-        replay(*given.client, given.seconds)
+        address, recorded, name = given.client
+        replay(address, recorded, name, given.seconds)
         return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recorded.arrows"

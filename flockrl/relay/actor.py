@@ -31,7 +31,7 @@ class Actor:
     """Acts for one team.
 
     model_dir: an exported model; without it the server's newest one, or the one it gave last when it is not there.
-    server: HOST:PORT or tls://HOST:PORT. token: what the server asks for. tls_root: a file with the certificate to trust.
+    server: HOST:PORT or tls://HOST:PORT. token: what it asks for. tls_root: a file with the certificate to trust.
     queue: a directory of this actor's own for episodes on their way; without it nothing is recorded.
     env: a name for where the episodes were made, by default the environment's.
     explore: sample actions instead of taking the most likely ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,20 +22,23 @@ class Form:
         self.place = {name: i for i, name in enumerate(spec.agents)}
         self.sizes = [space.size for space in spec.observations]
         self.widths = [space.size for space in spec.actions]
-        self.even = len(set(self.sizes)) == 1
+        self._shape = (spec.num_agents, spec.obs_size)
+        self._padding = np.arange(spec.obs_size) >= np.array(self.sizes)[:, None]
+        self._even = not self._padding.any()
         self.everybody = np.ones(spec.num_agents, bool)
         self._dtype = np.dtype(spec.observations[0].dtype)
 
     def observe(self, obs: Any) -> tuple[np.ndarray, np.ndarray]:
         """[N, O] observations and [N] bool, who is there."""
-        n, size = self.spec.num_agents, self.spec.obs_size
-        if isinstance(obs, np.ndarray) and obs.dtype != object and self.even:
-            array = np.asarray(obs, self._dtype)
-            if array.shape == (n, size) or (n == 1 and array.shape == self.spec.observations[0].shape) or (
-                array.size == n * size and array.shape[:1] == (n,)
-            ):  # fmt: skip
-                array = array.reshape(n, size)
-                return self._finite(array.copy() if array.base is obs or array is obs else array), self.everybody
+        if isinstance(obs, np.ndarray) and obs.shape == self._shape and obs.dtype.kind in "fiu":
+            array = obs.astype(self._dtype)
+            if not self._even:
+                array[self._padding] = 0
+            return self._finite(array), self.everybody
+        n, size = self._shape
+        if self._even and isinstance(obs, np.ndarray) and obs.dtype != object and obs.size == n * size:
+            if obs.shape[0] == n or n == 1:  # pictures, or the vector of a single agent
+                return self._finite(obs.reshape(n, size).astype(self._dtype)), self.everybody
         rows = self._rows(obs, "observations", self.sizes)
         array, there = np.zeros((n, size), self._dtype), np.zeros(n, bool)
         for i, row in rows.items():
@@ -50,19 +54,24 @@ class Form:
             raise UsageError("A mask says which actions are legal, and these actions are not discrete.")
         whole = self.spec.own_actions.copy()
         if isinstance(mask, np.ndarray) and mask.shape == whole.shape:
-            return whole & mask.astype(bool)
-        for i, row in self._rows(mask, "masks", self.widths).items():
-            whole[i, : self.widths[i]] = row.astype(bool)
+            whole &= mask.astype(bool)
+        else:
+            for i, row in self._rows(mask, "masks", self.widths).items():
+                whole[i, : self.widths[i]] = row.astype(bool)
+        if not whole.any(1).all():
+            raise UsageError(f"The mask leaves {self.spec.agents[int(np.argmin(whole.any(1)))]} no action at all.")
         return whole
 
     def reward(self, reward: Any) -> np.ndarray:
         """[N] from one number for all, one for each agent, or a dict."""
+        if isinstance(reward, float) and math.isfinite(reward):
+            return np.full(self.spec.num_agents, reward, np.float32)
         if isinstance(reward, Mapping):
             whole = np.zeros(self.spec.num_agents, np.float32)
             for name, value in reward.items():
                 whole[self._index(name)] = value
         else:
-            whole = np.asarray(reward, np.float32)
+            whole = np.array(reward, np.float32)
             if whole.shape not in ((), (self.spec.num_agents,)):
                 raise UsageError(f"A reward is one number, or one for each of {self.spec.num_agents} agents.")
             whole = np.broadcast_to(whole, (self.spec.num_agents,))
@@ -124,7 +133,7 @@ class Form:
         return self.place[name]
 
     def _finite(self, array: np.ndarray) -> np.ndarray:
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
             raise UsageError("The observation has a number that is not finite.")
         return array
 

@@ -1,4 +1,4 @@
-"""What may come in: a message of bytes becomes a record batch that satisfies the schema and the limits, or `BadData`."""
+"""What may come in: bytes become a record batch that satisfies the schema and the limits, or `BadData`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training from the log in a thread of its own: the log is the buffer, and where training stands in it is saved with it."""
+"""Training from the log, in a thread of its own. The log is the buffer; each checkpoint knows its place there."""
 
 from __future__ import annotations
 
@@ -124,10 +124,9 @@ class Learner(threading.Thread):
         try:
             found = self.log.read(self.position)
         except Damaged as error:
-            assert error.after is not None
             logger.error("%s That message is left out.", error)
             self.unusable += 1
-            self._move(error.after)
+            self._move(error.after or self.position)
             return True
         if found is None:
             return False

@@ -36,7 +36,7 @@ class Position(NamedTuple):
 
     segment: int
     data: int
-    index: int
+    records: int
 
 
 class Damaged(UsageError):
@@ -197,11 +197,11 @@ class Log:
             _write_all(self._data, message)
             _write_all(self._index, memoryview(record))
         except OSError:
-            for file, size in ((self._data, end.data), (self._index, end.index)):
+            for file, size in ((self._data, end.data), (self._index, end.records)):
                 file.truncate(size)
                 file.seek(size)
             raise
-        self.end = Position(end.segment, end.data + len(message), end.index + len(record))
+        self.end = Position(end.segment, end.data + len(message), end.records + len(record))
         self.seen.add(digests)
         self._sizes[end.segment] = self.end.data
         self._counts[end.segment] += len(digests)
@@ -259,10 +259,10 @@ class Log:
             if position >= self.committed:
                 return None
         data, index = self._files(position.segment)
-        head = os.pread(index.fileno(), RECORD.size, position.index)
+        head = os.pread(index.fileno(), RECORD.size, position.records)
         stop, check, count, _ = RECORD.unpack(head)
         message = os.pread(data.fileno(), stop - position.data, position.data)
-        after = Position(position.segment, stop, position.index + RECORD.size + 8 * count + 4)
+        after = Position(position.segment, stop, position.records + RECORD.size + 8 * count + 4)
         if zlib.crc32(message) != check:
             error = Damaged(f"{self._data_file(position.segment)} is damaged at byte {position.data}.")
             error.after = after

@@ -14,7 +14,6 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -39,8 +38,8 @@ class QueueFull(UsageError):
 class Outbox(threading.Thread):
     """A queue in `path` and, where there is a client, the thread that empties it and brings new models.
 
-    limit: bytes that may wait; beyond it `add` raises `QueueFull`. send_every, poll_every: seconds between messages, and
-    between questions for a newer model.
+    limit: bytes that may wait; beyond it `add` raises `QueueFull`. send_every, poll_every: seconds between messages,
+    and between questions for a newer model.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The server: takes trajectories in, makes them durable, trains, publishes models, and says how it is.
 
 `Relay` does the work and knows nothing of the network; `serve` puts it on Arrow Flight. Everything is an action:
-`put` (a message of trajectories), `model` (the newest), `status`. Flight's own DoPut is not offered, because Arrow would
-unpack what a client sends before anybody could look at it (see `wire`).
+`put` (a message of trajectories), `model` (the newest), `status`. Flight's own DoPut is not offered, because Arrow
+would unpack what a client sends before anybody could look at it (see `wire`).
 """
 
 from __future__ import annotations

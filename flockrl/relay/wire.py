@@ -84,7 +84,7 @@ def pack(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def unpack(data: Any) -> pa.RecordBatch:
-    """The record batch in a message, with all its offsets checked. Raises `BadData`; what is in the columns is not looked at."""
+    """The record batch in a message, with all its offsets checked but not its values. Raises `BadData`."""
     view = memoryview(data)
     found = [frame for _, frame in zip(range(3), frames(view), strict=False)]
     if [frame.kind for frame in found] != [SCHEMA, BATCH]:

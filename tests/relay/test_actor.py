@@ -50,6 +50,7 @@ def test_actions_come_in_the_form_of_the_observations(model_dir):
     assert 0 <= named["sheep"] < 4
     assert 0 <= named["dog"] < 3
     assert len(actor.request_action(LIST)) == 2
+    assert actor.request_action(ARRAY).shape == (2,)
     assert list(actor.request_action({"dog": [4.0, 5.0]})) == ["dog"]
     assert actor.request_action([None, [4.0, 5.0]])[0] is None
 
@@ -81,6 +82,30 @@ def test_a_team_of_one_may_pass_its_vector_alone(tmp_path):
 def test_wrong_observations_are_told_at_once(model_dir, obs, says):
     with pytest.raises(UsageError, match=says):
         Actor(model_dir).request_action(obs)
+
+
+def test_a_mask_must_leave_something_to_do(model_dir):
+    actor = Actor(model_dir)
+    assert actor.request_action(SEEN, mask=[[0, 1, 0, 0], [0, 0, 1]]) == {"sheep": 1, "dog": 2}
+    with pytest.raises(UsageError, match="leaves dog no action"):
+        actor.request_action(SEEN, mask={"dog": [0, 0, 0]})
+
+
+def test_what_is_recorded_does_not_change_with_the_application_s_arrays(model_dir, tmp_path):
+    actor = Actor(model_dir, queue=tmp_path / "q")
+    obs, reward = ARRAY.copy(), np.array([1.0, 2.0], np.float32)
+    actor.request_action(obs)
+    obs += 1
+    actor.request_action(obs, reward=reward)
+    reward += 5
+    obs += 1
+    actor.flag_last_action(reward, truncated=True, obs=obs)
+    obs += 1
+    actor.close()
+    got = recorded(tmp_path / "q")
+    assert got.obs[:, 0, 0].tolist() == [1, 2]
+    assert got.next_obs[1, 0, 0] == 3
+    assert got.reward.tolist() == [[1, 2], [6, 7]]
 
 
 def test_an_episode_is_recorded_as_it_happened(model_dir, tmp_path):

@@ -173,11 +173,10 @@ def no_garbage(relay, data):
     before = relay.log.end
     try:
         relay.put(data, "fuzz")
-    except BadData as error:
-        assert str(error)
+    except BadData:
         assert relay.log.end == before
         return False
-    rows, experience = admit(data, SPEC, Limits())
+    _, experience = admit(data, SPEC, Limits())
     for name in ("obs", "next_obs", "reward"):
         assert np.isfinite(getattr(experience, name)).all()
     assert (experience.length > 0).all()
