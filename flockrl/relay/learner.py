@@ -84,7 +84,7 @@ class Learner(threading.Thread):
         self.row: dict[str, Any] = {}
         """The newest line of metrics."""
         self._every = {"save": save_every, "publish": publish_every, "log": log_every}
-        self._due = dict.fromkeys(self._every, 0.0)
+        self._due = {what: time.monotonic() + seconds for what, seconds in self._every.items()}
         self._exporter: Exporter | None = None
         self._stopping = threading.Event()
         self._moved = threading.Condition()
