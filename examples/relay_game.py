@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,7 @@ def distance(a: tuple[int, int], b: tuple[int, int]) -> int:
 
 def play(server: str, queue: str) -> None:
     """What stands in the game's own loop: ask for actions, say what they earned, say when it is over."""
-    actor = Actor(server=server, queue=queue)
+    actor = Actor(server=server, queue=queue, timeout=300)
     while True:
         game, reward = Meadow(), 0
         for _ in range(LENGTH):
@@ -143,6 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("relay_game.png"))
     parser.add_argument("--play", nargs=2, metavar=("SERVER", "QUEUE"), help="be one of the players")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended too
     if given.play:
         play(*given.play)
     else:

@@ -36,9 +36,9 @@ class Form:
                 array[self._padding] = 0
             return self._finite(array), self.everybody
         n, size = self._shape
-        if self._even and isinstance(obs, np.ndarray) and obs.dtype != object and obs.size == n * size:
-            if obs.shape[0] == n or n == 1:  # pictures, or the vector of a single agent
-                return self._finite(obs.reshape(n, size).astype(self._dtype)), self.everybody
+        flat = self._even and isinstance(obs, np.ndarray) and obs.dtype != object and obs.size == n * size
+        if flat and (obs.shape[0] == n or n == 1):  # pictures, or the vector of a single agent
+            return self._finite(obs.reshape(n, size).astype(self._dtype)), self.everybody
         rows = self._rows(obs, "observations", self.sizes)
         array, there = np.zeros((n, size), self._dtype), np.zeros(n, bool)
         for i, row in rows.items():

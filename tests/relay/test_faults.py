@@ -1,4 +1,4 @@
-"""Server and players are killed again and again while the team learns: nothing acknowledged is lost or counted twice."""
+"""Server and players are killed again and again while the team learns: nothing is lost or counted twice."""
 
 import json
 import os
@@ -60,7 +60,8 @@ class Troupe:
         ends = time.monotonic() + seconds
         while (said := self.status()) is None or not good(said):
             assert time.monotonic() < ends, said
-            assert self.running["server"].poll() is None, (self.home / "server.out").read_text()[-3000:]
+            for name, process in self.running.items():
+                assert process.poll() is None, (self.home / f"{name}.out").read_text()[-3000:]
             time.sleep(0.2)
         return said
 
