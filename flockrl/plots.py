@@ -24,6 +24,10 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
         tests = [
             (r["step"], r["eval_return"], r["eval_return_std"], r["eval_episodes"]) for r in rows if "eval_return" in r
         ]
+        if not tests:  # learned from recordings of an environment that is not known here
+            name = "loss" if "loss" in rows[-1] else "critic_loss"
+            axes.plot(*np.array([(r["step"], r[name]) for r in rows if name in r]).T, color="#0b6e99", label=name)
+            continue
         steps, means, stds, counts = np.array(tests).T
         curves.append((steps, means))
         if one and train:
@@ -33,7 +37,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
             axes.fill_between(steps, means - error, means + error, color="#0b6e99", alpha=0.2, lw=0)
         axes.plot(steps, means, color="#0b6e99", lw=2.0 if one else 0.8, alpha=1 if one else 0.4,
                   label="evaluation (greedy), 95% interval" if one else None)  # fmt: skip
-    if not one:
+    if not one and curves:
         length = min(len(means) for _, means in curves)
         steps, table = curves[0][0][:length], np.array([means[:length] for _, means in curves])
         axes.fill_between(steps, *mean_interval(table), color="#0b6e99", alpha=0.2, lw=0)
@@ -42,7 +46,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     config = _title(runs[0])
     axes.set_title(config, loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("episode return, mean over agents")
+    axes.set_ylabel("episode return, mean over agents" if curves else "loss")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower right")

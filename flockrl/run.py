@@ -134,10 +134,11 @@ class Run:
 
     def policy(self, seed: int = 0) -> Policy:
         """The trained team, to act anywhere."""
-        codec = self.env.codec if isinstance(self.env, Host) else None
+        place = getattr(self.source, "home", None) or self.source
+        codec = place.codec if isinstance(place, Host) else None
         algorithm, state = self.program.algorithm, self.state()
         return Policy(
-            algorithm, algorithm.params(state.learner), self.env.spec, seed, codec,
+            algorithm, algorithm.params(state.learner), place.spec, seed, codec,
             name=self.config.algorithm, share=self.config.config.share, version=int(state.iteration),
         )  # fmt: skip
 

@@ -171,7 +171,7 @@ class Trainer(metaclass=_Named):
                 return None
             # A copy: the next update takes the state's memory over.
             params = jax.tree.map(jnp.copy, self._params(self._state))
-            share: Any = getattr(self.config, "share", "groups")
+            share: Any = getattr(self.config, "share", "none")
             return Policy(
                 self._learner, params, self.spec, self.seed, name=self.algorithm, share=share, version=self.version
             )

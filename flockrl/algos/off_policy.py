@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from flockrl.draw import Source, split
 from flockrl.nets.actions import ActionCode
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import ILLEGAL
+from flockrl.nets.torsos import picture_shape
 from flockrl.sharing import Group, merge, take
 from flockrl.types import Array, EnvSpec, Observation, PyTree
 
@@ -42,6 +43,16 @@ class OffPolicyConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, critic_lr=self.critic_lr > 0)
+
+
+class Seen(NamedTuple):
+    """What critics read. obs: [b, n or 1, F] observations or the state, the same for all n where it is 1.
+
+    action: [b, n or 1, F] codes of own or all actions.
+    """
+
+    obs: Array
+    action: Array
 
 
 class OffPolicy(ReplayLearner):
@@ -61,7 +72,10 @@ class OffPolicy(ReplayLearner):
     def _network(self, group: Group, outputs: int, scale: float) -> Network:
         number = ids(group, self.config.agent_ids)
         config = self.config
-        return Network(config.hidden, outputs, config.activation, ids=number, out_scale=scale, kernel=config.kernel)
+        return Network(
+            config.hidden, outputs, config.activation, ids=number, out_scale=scale, picture=picture_shape(self.spec),
+            kernel=config.kernel,
+        )  # fmt: skip
 
     # What a family says
 
@@ -106,9 +120,10 @@ class OffPolicy(ReplayLearner):
             net.init(k, take(obs, group, 1, group.obs_size))["params"]
             for net, k, group in zip(self.actors, keys, self.groups, strict=False)
         )
+        inputs = [self._seen(group, obs, state, action) for group in self.groups for _ in range(self.twins)]
         critic = tuple(
-            net.init(k, self._seen(self.groups[i // self.twins], obs, state, action))["params"]
-            for i, (net, k) in enumerate(zip(self.critics, keys[len(actor) :], strict=True))
+            net.init(k, x.obs, beside=x.action)["params"]
+            for net, k, x in zip(self.critics, keys[len(actor) :], inputs, strict=True)
         )
         return {"actor": actor, "critic": critic}
 
@@ -129,31 +144,28 @@ class OffPolicy(ReplayLearner):
             for net, p, group in zip(self.actors, params, self.groups, strict=True)
         ]
 
-    def _seen(self, group: Group, obs: Array, state: Array | None, action: Array) -> Array:
-        """A critic's input for codes [b, N, A]: [b, n, O + A] own, or [b, 1, S + N A] the same for the whole group."""
+    def _seen(self, group: Group, obs: Array, state: Array | None, action: Array) -> Seen:
+        """A critic's input for codes [b, N, A]: own [b, n, O] and [b, n, A], or [b, 1, S] and [b, 1, N A] for all."""
         if self.config.critic == "own":
-            own = take(obs, group, 1, group.obs_size), take(action, group, 1, group.action_size)
-            return jnp.concatenate(own, axis=-1)
-        return jnp.concatenate([joint(self.spec, obs, state), action.reshape(len(action), -1)], axis=-1)[:, None]
+            return Seen(take(obs, group, 1, group.obs_size), take(action, group, 1, group.action_size))
+        return Seen(joint(self.spec, obs, state)[:, None], action.reshape(len(action), 1, -1))
 
-    def _seen_with(self, group: Group, obs: Array, state: Array | None, action: Array, own: Array) -> Array:
-        """The same where each agent of the group does `own` [b, n, A] and the others' `action` is held: [b, n, F]."""
+    def _seen_with(self, group: Group, obs: Array, state: Array | None, action: Array, own: Array) -> Seen:
+        """The same where each agent of the group does `own` [b, n, A] and the others' `action` is held."""
         if self.config.critic == "own":
-            return jnp.concatenate([take(obs, group, 1, group.obs_size), own], axis=-1)
+            return Seen(take(obs, group, 1, group.obs_size), own)
         pad = self.spec.action_size - own.shape[-1]
         own = jnp.pad(own, ((0, 0), (0, 0), (0, pad)))
         mine: Any = np.eye(self.spec.num_agents, dtype=bool)[list(group.agents)][:, :, None]  # [n, N, 1]
         actions = jnp.where(mine, own[:, :, None], action[:, None])
-        wide = joint(self.spec, obs, state)[:, None]
-        wide = jnp.broadcast_to(wide, (len(own), group.size, wide.shape[-1]))
-        return jnp.concatenate([wide, actions.reshape(*own.shape[:2], -1)], axis=-1)
+        return Seen(joint(self.spec, obs, state)[:, None], actions.reshape(*own.shape[:2], -1))
 
-    def _q(self, index: int, params: PyTree, x: Array) -> Array:
+    def _q(self, index: int, params: PyTree, x: Seen) -> Array:
         """[b, n, width] outputs of critic number `index` (`twins` per group in a row)."""
-        out = self.critics[index].apply({"params": params}, x)[0]
+        out = self.critics[index].apply({"params": params}, x.obs, beside=x.action)[0]
         return jnp.broadcast_to(out, (len(out), self.groups[index // self.twins].size, out.shape[-1]))
 
-    def _smallest(self, critics: Sequence[PyTree], group_index: int, x: Array) -> Array:
+    def _smallest(self, critics: Sequence[PyTree], group_index: int, x: Seen) -> Array:
         """[b, n, width] the smaller of the twins' outputs."""
         first = group_index * self.twins
         values = [self._q(i, critics[i], x) for i in range(first, first + self.twins)]

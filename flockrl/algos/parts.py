@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.errors import UsageError
-from flockrl.nets.torsos import picture_shape
 from flockrl.sharing import Group, take
 from flockrl.types import Array, EnvSpec, PyTree
 
@@ -40,15 +39,6 @@ def require_room(size: int, what: str, setting: str) -> None:
     if size > 0.8 * available:
         raise UsageError(
             f"{what} {size / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: choose a smaller {setting}."
-        )
-
-
-def require_vectors(spec: EnvSpec) -> None:
-    """Refuse pictures with a sentence that names learners for them."""
-    if picture_shape(spec):
-        raise UsageError(
-            f"{spec.name} shows pictures, and learners with a replay take vectors only: use ppo, ippo, mappo, ia2c, "
-            "maa2c, ireinforce or mareinforce instead."
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.parts import Schedule, adam, descend, falling, require, require_room, require_vectors
+from flockrl.algos.parts import Schedule, adam, descend, falling, require, require_room
 from flockrl.data.replay import Replay, add, draw, make_replay, prioritize, replay_bytes
 from flockrl.errors import UsageError
 from flockrl.nets.torsos import Activation
@@ -111,7 +111,6 @@ class ReplayLearner(ABC):
     """
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int, window: int, samples: int):
-        require_vectors(spec)
         self.spec, self.config, self.envs, self.iterations = spec, config, envs, updates
         self.window, self.samples = window, samples
         steps = config.rollout_steps

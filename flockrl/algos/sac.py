@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
+from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig, Seen
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.data.replay import Batch
@@ -144,7 +144,7 @@ class SAC(OffPolicy):
 
     # Values
 
-    def _inputs(self, group: Group, obs: Array, state: Array | None, action: Array) -> Array:
+    def _inputs(self, group: Group, obs: Array, state: Array | None, action: Array) -> Seen:
         """What critics read; for discrete actions with the agent's own action left out."""
         if not self.spec.discrete:
             return self._seen(group, obs, state, action)

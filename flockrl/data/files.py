@@ -24,6 +24,8 @@ from flockrl.errors import UsageError
 from flockrl.spec import EnvSpec
 
 SUFFIXES = (".arrow", ".parquet", ".csv")
+READABLE = (*SUFFIXES, ".arrows")
+"""Besides, Arrow streams can be read, the form in which a server keeps what it was sent."""
 ROWS = 65_536
 COMMENT = "#flockrl "
 """What the first line of a CSV file begins with; the schema's metadata follow."""
@@ -42,7 +44,7 @@ class Writer:
     def __init__(self, path: str | Path, spec: EnvSpec, about: Mapping[str, Any] | None = None):
         self.path, self.spec, self.schema = Path(path), spec, make_schema(spec, about)
         self.rows = 0
-        _suffix(self.path)
+        _suffix(self.path, SUFFIXES)
         if self.path.exists():
             raise UsageError(f"{self.path} exists already: choose another name.")
         self._partial = self.path.with_name(self.path.name + ".partial")
@@ -134,20 +136,22 @@ def find(patterns: Iterable[str | Path]) -> list[Path]:
     for pattern in map(str, patterns):
         path = Path(pattern)
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+            inside = sorted(p for p in path.iterdir() if p.suffix in READABLE)
         else:
             inside = [path] if path.is_file() else sorted(map(Path, glob.glob(pattern)))
         if not inside:
             raise UsageError(f"There is no trajectory file at {pattern}.")
         found += inside
+    if not found:
+        raise UsageError("Name at least one trajectory file.")
     for path in found:
-        _suffix(path)
+        _suffix(path, READABLE)
     return list(dict.fromkeys(found))
 
 
-def _suffix(path: Path) -> None:
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"A trajectory file ends in {', '.join(SUFFIXES)}, and {path} does not.")
+def _suffix(path: Path, known: tuple[str, ...]) -> None:
+    if path.suffix not in known:
+        raise UsageError(f"A trajectory file ends in {', '.join(known)}, and {path} does not.")
 
 
 class Files:
@@ -206,7 +210,7 @@ def _first_line(error: Exception) -> str:
 
 def _foreign(path: Path) -> bool:
     """Whether RelayRL wrote it."""
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".arrows"):
         return False
     names = _csv_names(path) if path.suffix == ".csv" else pa.ipc.open_file(str(path)).schema.names
     return names[:1] == ["backend"]
@@ -221,6 +225,8 @@ def _csv_names(path: Path) -> list[str]:
 def _schema(path: Path) -> pa.Schema:
     if path.suffix == ".arrow":
         return pa.ipc.open_file(str(path)).schema
+    if path.suffix == ".arrows":
+        return pa.ipc.open_stream(str(path)).schema
     if path.suffix == ".parquet":
         return pq.read_schema(path)
     with path.open() as file:
@@ -234,6 +240,11 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
+                batch.validate(full=True)
+                yield batch
+    elif path.suffix == ".arrows":
+        with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            for batch in reader:
                 batch.validate(full=True)
                 yield batch
     elif path.suffix == ".parquet":

@@ -7,7 +7,7 @@ docs/dependencies.md says why it is not a library's buffer.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,13 +59,14 @@ def make_replay(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> Repla
     """An empty ring of `rows` x `envs` transitions."""
     n = spec.num_agents
 
-    def zeros(*shape: int, dtype: type = jnp.float32) -> Array:
+    def zeros(*shape: int, dtype: Any = jnp.float32) -> Array:
         return jnp.zeros((rows, envs, *shape), dtype)
 
+    seen = zeros(n, spec.obs_size, dtype=spec.observations[0].dtype)  # pictures stay bytes
     avail = zeros(n, spec.action_size, dtype=bool) if spec.discrete else None
     state = zeros(spec.state_size) if spec.state_size else None
     blank = Trajectory(
-        obs=zeros(n, spec.obs_size), next_obs=zeros(n, spec.obs_size),
+        obs=seen, next_obs=seen,
         action=zeros(n, dtype=jnp.int32) if spec.discrete else zeros(n, spec.action_size),
         reward=zeros(n), terminated=zeros(n, dtype=bool), truncated=zeros(n, dtype=bool),
         first=zeros(dtype=bool), alive=zeros(n, dtype=bool),

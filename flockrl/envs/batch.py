@@ -15,14 +15,14 @@ import numpy as np
 
 from flockrl.envs.base import StepResult
 from flockrl.envs.host import REPLAY, RESET, STEP, Form
-from flockrl.envs.workers import DIED, Executor
+from flockrl.envs.workers import DIED, LOST, Executor
 from flockrl.errors import UsageError
 from flockrl.types import Array, Observation, PyTree
 
-ATTEMPTS = 3
-"""Tries of a step that raises or hangs, each from a rebuilt team, before the episode is cut."""
-DEATHS = 10
-"""Tries of a step in which the worker dies: that may be somebody else's doing, so it has more of them."""
+PATIENCE, ATTEMPTS, DEATHS, LOSSES = 300, 3, 10, 100
+"""A step is tried again, each time from a rebuilt team, until patience is used up and the episode is cut: after so many
+attempts that raise or hang, or deaths of the worker in that step, which may be somebody else's doing, or losses of a
+worker that was killed while this step was not under way."""
 RUNNING = ("episode", "actions", "draws")
 """What is kept of running episodes in a checkpoint: their seeds and what was done in them so far."""
 STRIKES = 3
@@ -140,12 +140,11 @@ class HostBatch:
         if command == RESET and self.executor.lost:
             self.executor.lost -= {int(self.rows[i]) for i in pending.which if i not in failed}
         raised: dict[int, str] = {}
-        tries = 0
-        for _ in range(DEATHS):
-            faults = {i: why for i, why in failed.items() if not why.startswith(DIED)}
-            raised |= faults
-            tries += bool(faults)
-            if not failed or tries == ATTEMPTS:
+        spent = 0
+        while failed:
+            raised |= {i: why for i, why in failed.items() if not why.startswith((DIED, LOST))}
+            spent += _cost(failed)
+            if spent >= PATIENCE:
                 break
             again = self._send(command, np.array(list(failed)))
             given_up |= again.given_up
@@ -168,12 +167,13 @@ class HostBatch:
             return {}
         rows = [int(self.rows[i]) for i in lost]
         found = dict.fromkeys(rows, "Its episode is too long to be played again.")
-        if self.form.history:
-            for _ in range(DEATHS):
-                self.slots.command[rows] = REPLAY
-                found = self.executor.receive(self.executor.send(rows))
-                if not any(why.startswith(DIED) for why in found.values()):
-                    break
+        spent = 0
+        while self.form.history and spent < PATIENCE:
+            self.slots.command[rows] = REPLAY
+            found = self.executor.receive(self.executor.send(rows))
+            if not any(why.startswith((DIED, LOST)) for why in found.values()):
+                break
+            spent += _cost(found)
         for i, row in zip(lost, rows, strict=True):
             if row not in found and not self._same(i, self.seen):
                 found[row] = "Its episode came out differently when it was played again."
@@ -224,6 +224,12 @@ class HostBatch:
         self._begin(np.flatnonzero(fresh), seeds)
         self._look(np.arange(self.count))
         return fresh
+
+
+def _cost(failed: dict[int, str]) -> int:
+    """What these failures, row or team -> why, take of one's patience."""
+    tries = (LOSSES if why == LOST else DEATHS if why.startswith(DIED) else ATTEMPTS for why in failed.values())
+    return PATIENCE // min(tries)
 
 
 def blank_state(form: Form, count: int) -> PyTree:

@@ -139,7 +139,8 @@ class Form:
         n, (action, kind) = self.spec.num_agents, self.action
         seen = self.observation()
         return {
-            "command": ((), "uint8"), "seed": ((2,), "uint32"), "draw": ((2,), "uint32"), "action": (action, kind),
+            "command": ((), "uint8"), "busy": ((), "bool"),
+            "seed": ((2,), "uint32"), "draw": ((2,), "uint32"), "action": (action, kind),
             "episode": ((2,), "uint32"), "length": ((), "int32"),
             "actions": ((self.history, *action), kind), "draws": ((self.history, 2), "uint32"),
             **seen, **{f"final_{name}": form for name, form in seen.items()},
@@ -157,6 +158,7 @@ class Slots:
     """Rows for `count` teams, as arrays with that leading axis: `self.obs`, `self.reward`, ... see `Form.slots`."""
 
     command: np.ndarray
+    busy: np.ndarray
     seed: np.ndarray
     draw: np.ndarray
     action: np.ndarray
@@ -213,6 +215,7 @@ def serve(slots: Slots, teams: dict[int, HostEnv], build: Callable[[bool], HostE
     for row in rows:
         if slots.command[row] == IDLE:
             continue
+        slots.busy[row] = True  # whoever is busy when a process dies is the likely reason
         try:
             if row not in teams:
                 teams[row] = build(False)
@@ -221,6 +224,7 @@ def serve(slots: Slots, teams: dict[int, HostEnv], build: Callable[[bool], HostE
         except Exception:
             failures[row] = traceback.format_exc()
             discard(teams.pop(row, None))
+        slots.busy[row] = False
     return failures
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import json
 import multiprocessing
 import os
 import pickle
+import selectors
 import signal
 import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from flockrl.errors import UsageError
 
 TIMEOUT = 60.0
 """Seconds without an answer after which a worker is taken for hung."""
-DIED = "Its worker process died"
+DIED = "Its worker process died in its step"
+LOST = "Its worker process was killed in another's step or between steps"
 CHEAP = 5e-4
 """Seconds for one step of all environments below which handing them to processes does not pay."""
 MEASURED = 0.25
@@ -80,6 +82,8 @@ class Workers:
         self._open: dict[int, dict[int, np.ndarray]] = {}
         """Ticket -> worker -> rows it was asked for and has not answered."""
         self._failed: dict[int, dict[int, str]] = {}
+        self._shares = functools.lru_cache(256)(self._share)
+        self._selector = selectors.DefaultSelector()
         self._workers = [self._start(i) for i in range(max(owner) + 1)]
 
     def _start(self, worker: int) -> tuple[Any, Any]:
@@ -89,6 +93,7 @@ class Workers:
         with _without_main():
             process.start()
         theirs.close()
+        self._selector.register(ours, selectors.EVENT_READ, worker)
         return process, ours
 
     @property
@@ -98,25 +103,29 @@ class Workers:
     def send(self, rows: Sequence[int] | np.ndarray) -> int:
         """Ask for the rows' commands and do not wait. Workers take up what they are asked one after the other."""
         self._ticket = (self._ticket + 1) % 2**31
-        numbers = np.asarray(rows, np.int32)
         asked: dict[int, np.ndarray] = {}
         self._open[self._ticket], self._failed[self._ticket] = asked, {}
-        for worker in np.unique(self.owner[numbers]):
-            asked[int(worker)] = part = numbers[self.owner[numbers] == worker]
+        for worker, part, message in self._shares(np.asarray(rows, np.int32).tobytes()):
+            asked[worker] = part
             try:
-                self._workers[worker][1].send_bytes(np.int32(self._ticket).tobytes() + part.tobytes())
+                self._workers[worker][1].send_bytes(self._ticket.to_bytes(4, "little") + message)
             except OSError:
-                self._replace(int(worker))
+                self._replace(worker)
         return self._ticket
+
+    def _share(self, packed: bytes) -> list[tuple[int, np.ndarray, bytes]]:
+        """Rows that are asked for together, as bytes -> (worker, its rows, these as bytes)."""
+        rows = np.frombuffer(packed, np.int32)
+        parts = [(int(worker), rows[self.owner[rows] == worker]) for worker in np.unique(self.owner[rows])]
+        return [(worker, part, part.tobytes()) for worker, part in parts]
 
     def receive(self, ticket: int) -> dict[int, str]:
         """Wait for what was asked. Row -> what went wrong."""
         asked, deadline = self._open[ticket], time.monotonic() + self._timeout
         while asked:
-            pipes = {self._workers[worker][1]: worker for worker in asked}
-            ready: Any = connection.wait(list(pipes), max(0.0, deadline - time.monotonic()))
-            for pipe in ready:
-                self._answer(pipe, pipes[pipe])
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            for key, _ in ready:
+                self._answer(key.fileobj, key.data)
             if not ready:
                 for worker in list(asked):
                     self._replace(worker, f"Its worker did not answer within {self._timeout:g} s.")
@@ -130,7 +139,7 @@ class Workers:
         except (EOFError, OSError):
             self._replace(worker)
             return
-        ticket = int(np.frombuffer(message[:4], np.int32)[0])
+        ticket = int.from_bytes(message[:4], "little")
         del self._open[ticket][worker]
         if len(message) > 4:
             failures = {int(row): text for row, text in json.loads(message[4:]).items()}
@@ -139,17 +148,28 @@ class Workers:
             self.restarts += len(failures)
 
     def _replace(self, worker: int, why: str = "") -> None:
-        """Put a new process in the place of one that is gone or hangs. What it was asked has failed."""
+        """Put a new process in the place of one that is gone or hangs. What it was asked has failed.
+
+        `why` says that it hangs. Of its teams the busy one is to blame; with none, a process that ends by itself or
+        hangs cannot start, and one that a signal ended was killed by somebody else.
+        """
         process, pipe = self._workers[worker]
+        self._selector.unregister(pipe)
         pipe.close()
         process.kill()
         process.join()
+        mine = np.flatnonzero(self.owner == worker)
+        killed = not why and process.exitcode < 0
+        blamed = self.slots.busy & (self.owner == worker)
+        if not blamed.any() and not killed:
+            blamed[mine] = True
         why = why or f"{DIED} (exit code {process.exitcode})."
         for ticket, asked in self._open.items():
-            self._failed[ticket] |= {int(row): why for row in asked.pop(worker, ())}
+            self._failed[ticket] |= {int(row): why if blamed[row] else LOST for row in asked.pop(worker, ())}
+        self.slots.busy[mine] = False
         self._workers[worker] = self._start(worker)
         self.restarts += 1
-        self.lost |= {int(row) for row in np.flatnonzero(self.owner == worker)}
+        self.lost |= {int(row) for row in mine}
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
         """Positions in `rows`, two halves of every worker's share: while one steps, the other can be answered."""
@@ -159,6 +179,7 @@ class Workers:
         return [group for group in found if len(group)]
 
     def close(self) -> None:
+        self._selector.close()
         for process, pipe in self._workers:
             pipe.close()  # a worker ends when nobody can talk to it any more
             process.join(2)

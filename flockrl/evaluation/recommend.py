@@ -134,6 +134,8 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
         make_algorithm(name, facts.spec, make_config(name, {}), envs=16, updates=1)
     except UsageError as error:
         return Advice(name, NO, str(error))
+    if preset.recorded:
+        return Advice(name, POSSIBLE, "learns from recorded trajectories alone: when there are some, or as a start")
     rule = {
         "ppo": _ppo, "reinforce": _reinforce, "ddpg": _off_policy, "td3": _off_policy, "sac": _off_policy,
         "q_learning": _q, "tabular": _table,

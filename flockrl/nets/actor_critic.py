@@ -19,6 +19,7 @@ class Network(nn.Module):
     x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
     With `picture`, inputs that are such pictures go through a CNN first (a global state beside them does not).
+    beside: [..., n, A] more inputs that the torso reads after these, of which there may be one for all n then.
     With `log_std`, a learned standard deviation, the same for all inputs, follows the outputs.
     """
 
@@ -33,9 +34,13 @@ class Network(nn.Module):
     kernel: str | None = None
 
     @nn.compact
-    def __call__(self, x: Array, memory: Any = (), first: Array | None = None) -> tuple[Array, Any]:
+    def __call__(
+        self, x: Array, memory: Any = (), first: Array | None = None, beside: Array | None = None
+    ) -> tuple[Array, Any]:
         if self.picture and x.shape[-1] % math.prod(self.picture) == 0:
             x = CNN(self.picture, name="cnn")(x)
+        if beside is not None:
+            x = jnp.concatenate([jnp.broadcast_to(x, (*beside.shape[:-1], x.shape[-1])), beside], axis=-1)
         if self.kernel is None:
             x = MLP(self.sizes, self.activation, self.ids, name="torso")(x)
         else:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.nets.actor_critic import Network
-from flockrl.nets.torsos import Dense
+from flockrl.nets.torsos import CNN, Dense
 from flockrl.types import Array
 
 POSITIVE = 1e-6
@@ -115,6 +115,17 @@ class Dueling(nn.Module):
         weight = total((to_agent * to_action).reshape(heads) * keys[..., None, :])
         # Q_i = V_i + A_i. The weight's share of the advantage trains the weight alone: the agents learn from Q_i.
         return total(values) + total((weight - 1) * advantage)
+
+
+class Looking(nn.Module):
+    """A mixer for teams that see pictures and have no other state: it reads what a CNN makes of them."""
+
+    mixer: nn.Module
+    picture: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, joint: Joint) -> Array | tuple[Array, Array]:
+        return self.mixer(joint._replace(state=CNN(self.picture, name="cnn")(joint.state)))
 
 
 class Central(nn.Module):

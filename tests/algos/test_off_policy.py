@@ -7,6 +7,7 @@ import off_policy_reference as ref
 import pytest
 
 from flockrl.algos.ddpg import DDPG, DDPGConfig
+from flockrl.algos.off_policy import Seen
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.td3 import TD3, TD3Config
 from flockrl.data.replay import Batch
@@ -262,7 +263,7 @@ def test_discrete_soft_value_is_the_exact_expectation():
         p = np.exp(logits - logits.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
         obs = np.asarray(batch.next_obs)[:, list(group.agents), : group.obs_size]
-        x = jnp.asarray(np.concatenate([obs, np.zeros((*obs.shape[:2], group.action_size), np.float32)], -1))
+        x = Seen(jnp.asarray(obs), jnp.zeros((*obs.shape[:2], group.action_size)))
         q = np.minimum(*(agent._q(2 * g + t, learned.targets["critic"][2 * g + t], x) for t in (0, 1)))
         with np.errstate(divide="ignore", invalid="ignore"):
             want = np.where(p > 0, p * (q - 0.3 * np.log(p)), 0).sum(-1)
@@ -273,10 +274,11 @@ def test_a_central_critic_reads_the_global_state_where_there_is_one():
     spec = EnvSpec("test", ("a_0", "a_1"), (Box((3,)),) * 2, (Box((1,), -1.0, 1.0),) * 2, max_steps=9, state_size=5)
     agent = learner("ddpg", spec)
     obs, state, action = jnp.ones((4, 2, 3)), 2 * jnp.ones((4, 5)), 3 * jnp.ones((4, 2, 1))
-    assert agent._seen(agent.groups[0], obs, state, action)[0, 0].tolist() == [2] * 5 + [3] * 2
+    seen = agent._seen(agent.groups[0], obs, state, action)
+    assert (seen.obs[0].tolist(), seen.action[0].tolist()) == ([[2] * 5], [[3] * 2])
     own = 7 * jnp.ones((4, 2, 1))
-    replaced = agent._seen_with(agent.groups[0], obs, state, action, own)[0]
-    assert replaced.tolist() == [[2] * 5 + [7, 3], [2] * 5 + [3, 7]]
+    replaced = agent._seen_with(agent.groups[0], obs, state, action, own)
+    assert (replaced.obs[0].tolist(), replaced.action[0].tolist()) == ([[2] * 5], [[7, 3], [3, 7]])
 
 
 @pytest.mark.parametrize("family", ["ddpg", "td3", "sac"])

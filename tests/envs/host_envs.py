@@ -71,6 +71,27 @@ class Counter(HostEnv):
         return self.look(), np.array([1.0, action[1]], np.float32), ended, np.zeros(2, bool)
 
 
+class Fragile:
+    """Builds a Counter, in worker processes that are killed `times` times while they start."""
+
+    def __init__(self, path, times):
+        self.path, self.times = path, times
+
+    def __call__(self, draw):
+        return Counter()
+
+    def __reduce__(self):
+        return revive, (self.path, self.times)
+
+
+def revive(path, times):
+    with open(path, "a") as file:
+        file.write("x")
+    if os.path.getsize(path) <= times:
+        die()
+    return Fragile(path, times)
+
+
 def raises_at_five(env):
     if env.t == 5:
         raise ValueError("five is too many")

@@ -270,6 +270,24 @@ def test_tictactoe_moves_alternate_and_end():
 # --- Gymnasium, names, objects
 
 
+@pytest.mark.parametrize("module", ["mpe2.simple_spread_v3", "mpe2.simple_world_comm_v3", "pettingzoo.sisl.pursuit_v5"])
+def test_the_quick_step_is_the_environments_own(module):
+    original = pytest.importorskip(module).parallel_env(max_cycles=4)
+    quick = make(f"pettingzoo/{module}:max_cycles=4").first
+    assert quick._step != quick.env.step
+    rng = np.random.default_rng(0)
+    for seed in (1, 2):
+        original.reset(seed=seed)
+        quick.reset(seed)
+        while original.agents:
+            actions = {a: int(rng.integers(original.action_space(a).n)) for a in original.agents}
+            ours, theirs = quick._step(actions), original.step(actions)
+            for one, two in zip(ours, theirs, strict=True):
+                assert one.keys() == two.keys()
+                jax.tree.map(np.testing.assert_array_equal, one, dict(two))
+            assert quick.env.agents == original.agents
+
+
 def test_lists_of_agents():
     host = make(Listed())
     assert host.spec.agents == ("agent_0", "agent_1")

@@ -4,12 +4,14 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
+import time
 
 import jax
 import numpy as np
 import pytest
 from conftest import TINY
-from host_envs import Counter, complain, die, disguised, hang, once, raises_at_five
+from host_envs import Counter, Fragile, complain, die, disguised, hang, once, raises_at_five
 
 import flockrl
 from flockrl.config import RunConfig, TrainOptions
@@ -116,6 +118,14 @@ def test_a_fault_leaves_no_trace_when_the_episode_can_be_played_again(tmp_path, 
     same(plain, faulty)
     assert executor.restarts >= 1  # a busy machine may take a healthy worker for hung as well
     assert batch.cuts == 0
+
+
+def test_workers_that_are_killed_while_they_start_are_not_the_environments_fault(tmp_path):
+    plain, _ = play(Local(Host(lambda draw: Counter()), 4), 20)
+    executor = Workers(Host(Fragile(str(tmp_path / "starts"), 15)), [0, 0, 1, 1])
+    disturbed, batch = play(executor, 20)
+    same(plain, disturbed)
+    assert (executor.restarts, batch.cuts) == (15, 0)
 
 
 def not_repeatable(env):
@@ -247,3 +257,54 @@ def test_killing_workers_again_and_again_changes_nothing(tmp_path):
     assert disturbed.metrics()[-1]["restarts"] >= 1
     assert rows(disturbed) == rows(quiet)
     assert not multiprocessing.active_children()
+
+
+class Killer(flockrl.Callback):
+    """Kills a worker every three seconds, whatever it is doing, and stops the run after two minutes."""
+
+    def __init__(self, seconds=120, pause=3):
+        self.kills, self.over = 0, threading.Event()
+        self.seconds, self.pause = seconds, pause
+
+    def on_start(self, moment):
+        self.end = time.monotonic() + self.seconds
+        threading.Thread(target=self.kill, daemon=True).start()
+
+    def kill(self):
+        while not self.over.wait(self.pause):
+            if workers := multiprocessing.active_children():
+                os.kill(random.choice(workers).pid, signal.SIGKILL)
+                self.kills += 1
+
+    def on_iteration(self, moment):
+        if time.monotonic() > self.end:
+            moment.stop("two minutes are over")
+            self.over.set()
+
+
+class StopAt(flockrl.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_iteration(self, moment):
+        if moment.step == self.step:
+            moment.stop("far enough")
+
+
+@pytest.mark.slow
+def test_two_minutes_of_killing_workers(tmp_path):
+    """A real environment: every step is there, and the run equals, to the last bit, the one that nobody disturbed."""
+    pytest.importorskip("mpe2")
+    name, settings = "pettingzoo/mpe2.simple_spread_v3", {"steps": 1_000_000, "eval_episodes": 4}
+    killer = Killer()
+    disturbed = flockrl.train("mappo", name, out=tmp_path / "disturbed", workers=2, callbacks=[killer], **settings)
+    steps = disturbed.result()["steps"]
+    assert killer.kills > 30
+    assert disturbed.metrics()[-1]["restarts"] >= 0.9 * killer.kills  # one may die twice before it is noticed
+    assert disturbed.metrics()[-1]["cut_episodes"] == 0
+    assert sum(row.get("episodes", 0) for row in disturbed.metrics()) * 25 == steps
+    stop = StopAt(steps)
+    quiet = flockrl.train("mappo", name, out=tmp_path / "quiet", workers=2, callbacks=[stop], **settings)
+    assert rows(disturbed) == rows(quiet)
+    same(disturbed.params(), quiet.params())
+    print(f"{killer.kills} kills, {disturbed.metrics()[-1]['restarts']:.0f} restarts, {steps} steps")

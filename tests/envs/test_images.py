@@ -7,11 +7,14 @@ import pytest
 from gymnasium import spaces
 
 import flockrl
+from flockrl.data.replay import make_replay, replay_bytes
 from flockrl.envs import check, make
 from flockrl.envs.images import Pictures, Stack
 from flockrl.envs.options import Options
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.torsos import _blocks, _patches, picture_shape
+from flockrl.presets import make_algorithm, make_config
+from flockrl.types import Box, Discrete, EnvSpec
 
 
 class Lamps:
@@ -140,6 +143,37 @@ def test_a_team_learns_by_looking(tmp_path):
     assert policy.act(seen) == env.right
 
 
-def test_learners_with_a_replay_refuse_pictures():
-    with pytest.raises(flockrl.UsageError, match=r"shows pictures, and learners with a replay take vectors only"):
-        flockrl.train("maddpg", Lamps, steps=1000)
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("maddpg", 1_500), slow("qmix", 1_500), slow("iql", 3_000), slow("vdn", 3_000), slow("qplex", 3_000),
+        slow("wqmix", 3_000), slow("qtran", 8_000), slow("isac", 3_000), slow("itd3", 3_000),
+    ],
+)  # fmt: skip
+def test_learners_with_a_replay_look_too(tmp_path, name, steps):
+    settings = {"steps": steps, "envs": 8, "workers": 0, "eval_episodes": 20, "hidden": (16,), "batch_size": 64}
+    settings |= {"learning_starts": 200, "steps_per_update": 10, "buffer_size": 2_000, "lr": 2e-3, "eval_every": steps}
+    run = flockrl.train(name, Lamps, out=tmp_path / "run", **settings)
+    assert run.evaluate(20).mean == 5
+
+
+def test_values_and_mixers_look():
+    algorithm = make_algorithm("qmix", make(Lamps).spec, make_config("qmix", {"buffer_size": 800}), envs=8, updates=2)
+    params = jax.eval_shape(algorithm.init, jax.random.key(0)).learned.params
+    assert "cnn" in params["q"][0]
+    features = params["mixer"][0]["cnn"]["dense"]["bias"].shape[0]
+    assert params["mixer"][0]["mixer"]["bias"]["kernel"].shape[0] == 2 * features  # one picture of each agent
+
+
+def test_a_replay_keeps_pictures_as_bytes():
+    spec = make(Lamps).spec
+    assert make_replay(spec, 4, 2, False).rows.next_obs.dtype == np.uint8
+    small = 4 * 2 * 2 * 2 * 8 * 8 * 3
+    assert small < replay_bytes(spec, 4, 2, False) < 1.2 * small
+    large = EnvSpec("seen", ("a",), (Box((512, 512, 3), 0.0, 255.0, "uint8"),), (Discrete(2),), max_steps=9)
+    with pytest.raises(flockrl.UsageError, match=r"A replay of 200,000 transitions takes 314\.6 GB"):
+        make_algorithm("dqn", large, make_config("dqn", {}), envs=16, updates=10)
