@@ -31,6 +31,8 @@ flockrl trains teams of agents.
   flockrl data info FILES...              look into recorded trajectories; also: validate, convert
   flockrl recommend ENV                   which algorithms fit an environment, and why
   flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
+  flockrl serve --data DIR [options]      train on what actors send, while they play
+  flockrl status ADDRESS                  how such a server is
 
 `flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
 """
@@ -326,6 +328,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": _later("flockrl.evaluation.commands", "report"),
     "recommend": _later("flockrl.evaluation.commands", "recommend"),
     "data": _later("flockrl.data.commands", "data"),
+    "serve": _later("flockrl.relay.commands", "serve"), "status": _later("flockrl.relay.commands", "status"),
 }  # fmt: skip
 
 if __name__ == "__main__":

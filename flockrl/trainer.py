@@ -133,7 +133,7 @@ class Trainer(metaclass=_Named):
         What cannot be learned from is refused with a sentence that says why (`UsageError`).
         """
         with self._lock:
-            self._refuse(trajectory)
+            self.check(trajectory)
             before, left = self.version, np.arange(trajectory.trajectories)
             while len(left):  # in the order and at the pace in which they would come one by one
                 left = left[self._fresh(trajectory.version[left])]
@@ -234,7 +234,8 @@ class Trainer(metaclass=_Named):
             self._epoch["returns"] = [np.append(x, 0.0).astype(np.float32) for x in self._epoch["returns"]]
             return name
 
-    def _refuse(self, data: Experience) -> None:
+    def check(self, data: Experience) -> None:
+        """Refuse, with a sentence that says why, what `receive_trajectory` cannot take."""
         agents, size = self.spec.num_agents, self.spec.obs_size
         if data.obs.shape[1:] != (agents, size):
             raise UsageError(

@@ -1,1 +1,20 @@
-"""Teams that act outside training. Nothing here needs JAX: numpy and onnxruntime are enough to act."""
+"""Teams that act outside training: `flockrl.relay.Actor`. Nothing of it needs JAX."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flockrl.relay.actor import Actor
+    from flockrl.relay.client import Client
+    from flockrl.relay.model import Model
+
+__all__ = ["Actor", "Client", "Model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is asked for: a model alone needs no pyarrow."""
+    if name not in __all__:
+        raise AttributeError(f"module 'flockrl.relay' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"flockrl.relay.{name.lower()}"), name)

@@ -1,0 +1,93 @@
+"""What may come in: bytes become a record batch that satisfies the schema and the limits, or `BadData`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flockrl.data.experience import Experience
+from flockrl.data.schema import BadData, decode, read_spec
+from flockrl.errors import UsageError
+from flockrl.relay.wire import unpack
+from flockrl.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes."""
+
+    message_bytes: int = 16 << 20
+    """Size of a message."""
+    decoded_bytes: int = 256 << 20
+    """Memory that a message may need once it is read: agents that are not there still take room in arrays."""
+    name_length: int = 200
+    """Characters of a trajectory's id and of an environment's name."""
+    largest: float = 1e9
+    """Observations, rewards and other numbers beyond it, though finite, would make the learner's overflow."""
+    rate: float = 0.0
+    """Rows per second from one address; 0 for no limit."""
+    clients: int = 256
+    """Calls under way at the same time."""
+    backlog_bytes: int = 64 << 20
+    """Accepted data that is not trained on yet; beyond it, acknowledgements wait."""
+    log_bytes: int = 10 << 30
+    """The log on disk: the oldest segments that were trained on are deleted beyond it."""
+
+
+def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Experience]:
+    """The rows in a message and the same as experience, or `BadData` with the reason why not."""
+    size = memoryview(data).nbytes
+    if size > limits.message_bytes:
+        raise BadData(f"The message has {size} bytes, and at most {limits.message_bytes} are taken.")
+    batch = unpack(data)
+    try:
+        theirs = read_spec(batch.schema)
+    except (UsageError, RecursionError) as error:
+        raise BadData(str(error)[:300]) from error
+    if theirs != spec:
+        raise BadData(
+            f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}."
+        )
+    _room(batch, spec, limits)
+    for name in ("trajectory", "env"):
+        if (pc.max(pc.utf8_length(batch.column(name))).as_py() or 0) > limits.name_length:
+            raise BadData(f"The column {name!r} has more than {limits.name_length} characters in a row.")
+    if pc.min(pc.utf8_length(batch.column("trajectory"))).as_py() == 0:
+        raise BadData("The column 'trajectory' is empty in a row.")
+    experience = decode(batch, spec)
+    for name in ("obs", "next_obs", "reward", "action", "state", "next_state", "logp"):
+        values = getattr(experience, name)
+        if values is not None and values.dtype.kind == "f" and np.nanmax(np.abs(values), initial=0.0) > limits.largest:
+            raise BadData(f"The column for {name} has numbers beyond {limits.largest:g}.")
+    return batch, experience
+
+
+def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:
+    """Refuse what would need much memory once decoded. The columns' types are not checked yet."""
+    columns = {field.name: field.type for field in batch.schema}
+    kinds = {
+        "trajectory": pa.string(),
+        "env": pa.string(),
+        "step": pa.int64(),
+        "aux": pa.map_(pa.string(), pa.list_(pa.float32())),
+    }
+    if len(columns) != len(batch.schema) or any(columns.get(name) != kind for name, kind in kinds.items()):
+        raise BadData("The columns are not flockrl's.")
+    name, step, aux = batch.column("trajectory"), batch.column("step"), batch.column("aux")
+    if any(column.null_count for column in (name, step)):
+        raise BadData("The columns 'trajectory' and 'step' may not be empty.")
+    if not len(batch):
+        raise BadData("There are no rows.")
+    moves = pc.or_(pc.not_equal(name[1:], name[:-1]), pc.not_equal(step[1:], step[:-1]))
+    steps = 1 + (pc.sum(moves).as_py() or 0)
+    numbers = 2 * spec.obs_size + 3 * spec.action_size + 8
+    if aux.null_count < len(aux):
+        widest = pc.max(pc.list_value_length(aux.items)).as_py() or 0
+        numbers += widest * len(pc.unique(aux.keys))
+    needed = 4 * steps * (spec.num_agents * numbers + 2 * spec.state_size)
+    if needed > limits.decoded_bytes:
+        raise BadData(f"The message would need {needed} bytes of memory, and at most {limits.decoded_bytes} are given.")

@@ -1,0 +1,58 @@
+"""Published models by version: a directory each, which appears whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Store:
+    """Models under `path`, of which the newest `keep` stay."""
+
+    def __init__(self, path: Path, keep: int = 5) -> None:
+        self.path, self._keep = Path(path), keep
+        self.path.mkdir(parents=True, exist_ok=True)
+        for part in self.path.glob("*.part"):
+            shutil.rmtree(part)
+        self.newest = max(self.versions, default=-1)
+        """-1 when there is none."""
+        self._lock = threading.Lock()
+        self._read: tuple[int, list[tuple[str, bytes]]] | None = None
+
+    @property
+    def versions(self) -> list[int]:
+        """Oldest first."""
+        return sorted(int(folder.name) for folder in self.path.iterdir() if folder.name.isdigit())
+
+    def publish(self, version: int, write: Callable[[Path], Any]) -> bool:
+        """`write` makes the model's directory. A version that was there already stays as it is."""
+        folder = self.path / f"{version:010d}"
+        if version <= self.newest:
+            return False
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        write(part)
+        part.rename(folder)
+        with self._lock:
+            self.newest = version
+            for old in self.versions[: -self._keep]:
+                shutil.rmtree(self.path / f"{old:010d}")
+        return True
+
+    def fetch(self, newer_than: int) -> list[bytes]:
+        """A description in JSON, then each file of the newest model; no files when it is not newer."""
+        with self._lock:
+            version = self.newest
+            if version <= newer_than or version < 0:
+                return [json.dumps({"version": version, "files": []}).encode()]
+            if self._read is None or self._read[0] != version:
+                folder = self.path / f"{version:010d}"
+                self._read = version, [(file.name, file.read_bytes()) for file in sorted(folder.iterdir())]
+            files = self._read[1]
+        about = [{"name": name, "sha256": hashlib.sha256(data).hexdigest()} for name, data in files]
+        return [json.dumps({"version": version, "files": about}).encode(), *(data for _, data in files)]
