@@ -67,9 +67,11 @@ def kill_when(process, file, lines):
     ("learner", "seeds"),
     [
         ("mappo-gru", 1),
-        ("masac", 1),
         ("qmix-gru", 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("mappo", 1), ("mappo", 2), ("mappo-gru", 2))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("masac", 1), ("mappo", 1), ("mappo", 2), ("mappo-gru", 2))
+        ),
     ],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, learner, seeds):
@@ -81,11 +83,11 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, learner, seeds):
     process = flockrl_command(*words, "--out", str(killed))
     kills = 0
     rng = np.random.default_rng(seeds)
-    for lines in (1, *sorted(rng.integers(3, 55, 2))):
+    for lines in (1, rng.integers(3, 55)):
         kills += kill_when(process, killed / names[-1] / "metrics.jsonl", lines)
         process = flockrl_command("resume", str(killed), "--quiet")
     assert process.wait() == 0
-    assert kills >= 2
+    assert kills == 2
     for name in names:
         assert rows(killed / name) == rows(tmp_path / "whole" / name)
         jax.tree.map(
