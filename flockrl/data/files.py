@@ -237,7 +237,7 @@ def _schema(path: Path) -> pa.Schema:
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
     if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
                 batch.validate(full=True)

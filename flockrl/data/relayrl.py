@@ -81,7 +81,7 @@ def read(path: Path, spec: EnvSpec) -> Iterator[Experience]:
 
 def _trajectories(path: Path) -> Iterator[list[Row]]:
     if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
                 batch.validate(full=True)
