@@ -23,6 +23,9 @@ from flockrl.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 class BCConfig(TeamConfig):
     """Settings of behaviour cloning."""
 
+    rollout_steps: int = 25
+    """Recorded steps in each of `envs` columns, which make a gradient step together."""
+
 
 def make(spec: EnvSpec, config: BCConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for rollouts of `envs` columns and a run of `updates` updates."""
