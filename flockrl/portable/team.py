@@ -23,13 +23,15 @@ class Portable(NamedTuple):
     """How a team acts, as a graph.
 
     spec: of the agents that it moves. inputs: obs, mask, each memory, noise [B, N, K], as far as there are such.
-    outputs: by name. parameters: the policy's, in the order of their tree's leaves.
+    outputs: by name. parameters: the policy's, in the order of their tree's leaves. columns: for each draw of the
+    program its first column in the noise, None when nothing depends on it.
     """
 
     spec: EnvSpec
     inputs: list[Value]
     outputs: dict[str, Value]
     parameters: list[Value]
+    columns: list[int | None]
 
 
 def trace(
@@ -66,37 +68,44 @@ def trace(
     used = {id(x) for x in ordered(lower(function, shapes, Graph(), [*inputs, *blanks, *parameters]))}
     live = [id(x) in used for x in blanks]
     graph = Graph()
-    noise, numbers = _deal(graph, acting.agents, spec.num_agents, tape.asked, live)
+    columns = _columns(spec.num_agents, tape.asked, live)
+    noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
     values = lower(function, shapes, graph, [*inputs, *numbers, *parameters])
-    return Portable(acting.spec, [*inputs, *noise], dict(zip(names, values, strict=True)), parameters)
+    return Portable(acting.spec, [*inputs, *noise], dict(zip(names, values, strict=True)), parameters, columns)
+
+
+def _columns(total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]) -> list[int | None]:
+    """Where each draw that matters begins in the noise. Every agent reads its columns from the first on."""
+    used, columns = [0] * total, []
+    for (agents, count), alive in zip(asked, live, strict=True):
+        first = max(used[i] for i in agents)
+        columns.append(first if alive else None)
+        for i in agents if alive else ():
+            used[i] = first + count
+    return columns
 
 
 def _deal(
-    graph: Graph, own: Sequence[int], total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]
+    graph: Graph, own: Sequence[int], asked: Sequence[tuple[tuple[int, ...], int]], columns: Sequence[int | None]
 ) -> tuple[list[Value], list[Value]]:
     """The input `noise` [B, n, K] (none when K is 0), and each draw's part of it.
 
-    own: the agents that are in the graph; the others' draws are 0. Agents read their columns from the first on.
+    own: the agents that are in the graph; the numbers of others are 0.
     """
-    used = [0] * total
-    columns = []
-    for (agents, count), alive in zip(asked, live, strict=True):
-        columns.append(max((used[i] for i in agents), default=0))
-        for i in agents if alive else ():
-            used[i] = columns[-1] + count
-    noise = Value((-1, len(own), max(used)), np.dtype(np.float32), name="noise")
+    ends = [first + count for (_, count), first in zip(asked, columns, strict=True) if first is not None]
+    noise = Value((-1, len(own), max(ends, default=0)), np.dtype(np.float32), name="noise")
     parts = []
-    for (agents, count), first, alive in zip(asked, columns, live, strict=True):
-        nothing = graph.expand(graph.constant(np.zeros((1, 1, count), np.float32)), (-1, 1, count))
-        if not alive:
-            parts.append(graph.expand(nothing, (-1, len(agents), count)))
+    for (agents, count), first in zip(asked, columns, strict=True):
+        zero = graph.constant(np.zeros((1, 1, count), np.float32))
+        if first is None:
+            parts.append(graph.expand(zero, (-1, len(agents), count)))
             continue
         part = graph.slice(noise, 2, first, first + count)
         if tuple(agents) != tuple(own):
             place = [own.index(i) if i in own else len(own) for i in agents]
-            part = graph.take(graph.concat([part, nothing], 1), 1, graph.constant(place))
+            part = graph.take(graph.concat([part, graph.expand(zero, (-1, 1, count))], 1), 1, graph.constant(place))
         parts.append(part)
-    return ([noise] if max(used) else []), parts
+    return ([noise] if ends else []), parts
 
 
 class _Acting:
@@ -140,7 +149,7 @@ class _Acting:
         results = {name: self._own(x) for name, x in {**results, **extras}.items()}
         leaves = jax.tree.leaves(after)
         for number, i in enumerate(self.remembers):
-            results[f"memory_{number}"] = leaves[i] if len(leaves) == len(self.groups) else self._own(leaves[i])
+            results[f"next_memory_{number}"] = leaves[i] if len(leaves) == len(self.groups) else self._own(leaves[i])
         return results
 
     def _team_wide(self, x: Array, size: int) -> Array:
