@@ -128,6 +128,11 @@ class Graph:
             for part, begin in zip(x.args, begins, strict=False):
                 if begin <= start and end <= begin + part.shape[axis]:
                     return self.slice(part, axis, start - begin, end - begin, step)
+        if x.op == "Pad" and step == 1:  # of what was there before?
+            begin, size = x.attrs["pads"][axis], x.args[0].shape[axis]
+            alone = not any(w for i, w in enumerate(x.attrs["pads"]) if i % len(x.shape) != axis)
+            if alone and begin <= start and end <= begin + size:
+                return self.slice(x.args[0], axis, start - begin, end - begin)
         if x.op == "Gather" and x.attrs["axis"] == axis and x.args[1].constant is not None and x.args[1].constant.ndim:
             return self.take(x.args[0], axis, self.constant(x.args[1].constant[start:end:step]))
         if (start, end, step) == (0, x.shape[axis], 1):

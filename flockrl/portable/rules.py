@@ -86,7 +86,7 @@ def _number(low: Lowering, step: Step, x: float) -> Value:
 
 @rule("square", "integer_pow")
 def power(low: Lowering, step: Step, args: list[Value]) -> Value:
-    exponent, x = step.params.get("y", 2), args[0]
+    exponent, x = 2 if step.name == "square" else step.same("y"), args[0]
     if exponent not in (-2, -1, 0, 1, 2, 3):
         return low.graph.elementwise("Pow", [x, _number(low, step, exponent)], step.dtype)
     one = _number(low, step, 1)

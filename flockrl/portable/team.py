@@ -15,7 +15,8 @@ from flockrl.envs.base import clip_action
 from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
 from flockrl.portable.graph import Graph, Shape, Value, ordered
 from flockrl.portable.lower import lower, stored
-from flockrl.sharing import Group, merge, take
+from flockrl.portable.narrow import narrow
+from flockrl.sharing import Group, merge
 from flockrl.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 
 
@@ -71,7 +72,8 @@ def trace(
     columns = _columns(spec.num_agents, tape.asked, live)
     noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
     values = lower(function, shapes, graph, [*inputs, *numbers, *parameters])
-    return Portable(acting.spec, [*inputs, *noise], dict(zip(names, values, strict=True)), parameters, columns)
+    outputs = {name: acting.own(graph, x, name) for name, x in zip(names, values, strict=True)}
+    return Portable(acting.spec, [*inputs, *noise], outputs, parameters, columns)
 
 
 def _columns(total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]) -> list[int | None]:
@@ -117,23 +119,19 @@ class _Acting:
         self.agents = tuple(range(spec.num_agents)) if self.which is None else groups[self.which].agents
         self.spec = _part(spec, self.agents)
         leaves, self.structure = jax.tree.flatten(policy.memory(1))
-        shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
-        self.remembers = list(range(len(leaves)))
-        """Which memories are this graph's."""
-        if self.which is not None and len(leaves) == len(groups):
-            self.remembers = [self.which]
-        elif self.which is not None:
-            shapes = [(len(self.agents), *shape[1:]) for shape in shapes]
-        self.shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        self.shapes = shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        self.apart = len(leaves) == len(groups)
+        """Whether every group has a memory of its own; else one has a row for each agent and action dimension."""
         n = len(self.agents)
+        if self.which is not None:
+            shapes = [shapes[self.which]] if self.apart else [(n, self.spec.action_size) for _ in leaves]
         self.inputs: dict[str, tuple[Shape, str]] = {"obs": ((n, self.spec.obs_size), self.spec.observations[0].dtype)}
         if spec.discrete:
             self.inputs["mask"] = ((n, self.spec.action_size), "bool")
-        for i in self.remembers:
-            self.inputs[f"memory_{self.remembers.index(i)}"] = (shapes[i], "float32")
+        self.inputs |= {f"memory_{i}": (shape, "float32") for i, shape in enumerate(shapes)}
 
     def __call__(self, params: PyTree, given: Sequence[Array], tape: Tape) -> dict[str, Array]:
-        """Results by name. given: the inputs in order."""
+        """Results of the whole team by name, and the memories that are given. given: the inputs in order."""
         values = dict(zip(self.inputs, given, strict=True))
         mask = values.get("mask")
         seen = Observation(
@@ -146,11 +144,10 @@ class _Acting:
         results = {"action": clip_action(self.team, action), "sampled": clip_action(self.team, raw)}
         if not self.team.discrete:
             results["raw"] = raw
-        results = {name: self._own(x) for name, x in {**results, **extras}.items()}
         leaves = jax.tree.leaves(after)
-        for number, i in enumerate(self.remembers):
-            results[f"next_memory_{number}"] = leaves[i] if len(leaves) == len(self.groups) else self._own(leaves[i])
-        return results
+        if self.which is not None and self.apart:
+            leaves = [leaves[self.which]]
+        return {**results, **extras, **{f"next_memory_{i}": leaf for i, leaf in enumerate(leaves)}}
 
     def _team_wide(self, x: Array, size: int) -> Array:
         """[B, n, ...] of this graph's agents as [B, N, size] of the team."""
@@ -162,16 +159,17 @@ class _Acting:
         ]
         return merge(parts, self.groups, 1, size)
 
-    def _own(self, x: Array) -> Array:
-        """This graph's agents' part of a result [B, N] or [B, N, A]."""
-        if self.which is None:
+    def own(self, graph: Graph, x: Value, name: str) -> Value:
+        """This graph's agents' part of a result [B, N] or [B, N, A] of the team."""
+        if self.which is None or (name.startswith("next_memory") and self.apart):
             return x
-        return take(x, self.groups[self.which], 1, self.spec.action_size if x.ndim == 3 else None)
+        x = narrow(graph, x, 1, self.agents)
+        return x if len(x.shape) == 2 else graph.slice(x, 2, 0, self.spec.action_size)
 
     def _memories(self, given: Sequence[Array], batch: int) -> PyTree:
         if self.which is None:
             return jax.tree.unflatten(self.structure, given)
-        if len(self.shapes) != len(self.groups):
+        if not self.apart:
             return jax.tree.unflatten(self.structure, [self._team_wide(x, self.team.action_size) for x in given])
         leaves = [jnp.zeros((batch, *shape)) for shape in self.shapes]
         leaves[self.which] = given[0]

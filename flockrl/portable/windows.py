@@ -33,6 +33,8 @@ def gather(low: Lowering, step: Step, args: list[Value]) -> Value:
     places = tuple(i for i in range(len(step.outs[0])) if i not in numbers.offset_dims)
     if rows:
         result = _along(low, x, index, numbers, rows, step)
+    elif len(looked) == 1 and places == tuple(range(looked[0], looked[0] + len(places))):
+        result = graph.take(x, looked[0], graph.reshape(index, index.shape[:-1]))
     else:
         front = graph.transpose(x, [*looked, *whole])
         kept = front.shape[len(looked) :]

@@ -59,17 +59,17 @@ class Exporter:
         self.groups = make_groups(spec, share)
         self.parts: list[int | None] = list(range(len(self.groups))) if per_group else [None]
         self._flags: list[bool] = []
-        self._traced: list[Portable] = []
+        self.traced: list[Portable] = []
 
     def write(self, params: PyTree, out: str | Path, version: int = 0) -> Path:
         """Write the policy with these parameters. An earlier export in `out` is replaced all at once."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
         flags = [bool(x) for x in arrays if x.dtype == bool]
-        if not self._traced or flags != self._flags:
-            self._traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
+        if not self.traced or flags != self._flags:
+            self.traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
             self._flags = flags
         base = Path(out)
-        for which, team in zip(self.parts, self._traced, strict=True):
+        for which, team in zip(self.parts, self.traced, strict=True):
             for value, array in zip(team.parameters, arrays, strict=True):
                 if value.parameter is not None:
                     value.parameter = np.asarray(array, stored(array.dtype))
@@ -154,4 +154,4 @@ def _shape(x: Value) -> list[Any]:
 def _scalars(params: PyTree) -> dict[str, float]:
     """The single numbers among a policy's parameters: how far exploration has come."""
     named = params.items() if isinstance(params, dict) else ()
-    return {name: np.asarray(x).item() for name, x in named if np.ndim(x) == 0 and not isinstance(x, tuple)}
+    return {name: np.asarray(x).item() for name, x in named if getattr(x, "ndim", 1) == 0}
