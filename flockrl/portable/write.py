@@ -18,6 +18,8 @@ from flockrl.policy import Policy
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import stored
 from flockrl.portable.team import Portable, trace
+from flockrl.portable.to_onnx import write_onnx
+from flockrl.portable.to_torch import write_torchscript
 from flockrl.relay.model import FORMAT, FORMAT_VERSION, METADATA
 from flockrl.run import Run, write_json
 from flockrl.sharing import Share, make_groups
@@ -80,18 +82,14 @@ class Exporter:
     def _write(self, team: Portable, path: Path, params: PyTree, version: int, groups: Sequence[Any]) -> None:
         _prepare(path)
         draft = path / f".draft.{self.kind}"
-        if self.kind == "onnx":
-            from flockrl.portable.to_onnx import write_onnx
-
-            write_onnx(draft, team.inputs, team.outputs)
-        else:
-            from flockrl.portable.to_torch import write_torchscript
-
-            write_torchscript(draft, team.inputs, team.outputs)
-        digest = hashlib.sha256(draft.read_bytes()).hexdigest()
-        # The name says what is inside: whoever still reads the old metadata never finds a new model under its name.
-        file = f"model-{digest[:16]}.{self.kind}"
-        os.replace(draft, path / file)
+        try:
+            (write_onnx if self.kind == "onnx" else write_torchscript)(draft, team.inputs, team.outputs)
+            digest = hashlib.sha256(draft.read_bytes()).hexdigest()
+            # Named by what is inside: whoever still reads the old metadata never finds a new model under its name.
+            file = f"model-{digest[:16]}.{self.kind}"
+            os.replace(draft, path / file)
+        finally:
+            draft.unlink(missing_ok=True)
         shares = [[self.spec.agents[i] for i in group.agents] for group in groups]
         write_json(path / METADATA, self._metadata(team, file, digest, params, version, shares))
         for old in path.glob("model-*"):
