@@ -94,6 +94,7 @@ def _deal(
 
     own: the agents that are in the graph; the numbers of others are 0.
     """
+    columns = [first if set(agents) & set(own) else None for (agents, _), first in zip(asked, columns, strict=True)]
     ends = [first + count for (_, count), first in zip(asked, columns, strict=True) if first is not None]
     noise = Value((-1, len(own), max(ends, default=0)), np.dtype(np.float32), name="noise")
     parts = []
