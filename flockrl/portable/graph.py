@@ -128,6 +128,13 @@ class Graph:
             for part, begin in zip(x.args, begins, strict=False):
                 if begin <= start and end <= begin + part.shape[axis]:
                     return self.slice(part, axis, start - begin, end - begin, step)
+        if x.op == "Pad" and step == 1:  # of what was there before?
+            begin, size = x.attrs["pads"][axis], x.args[0].shape[axis]
+            alone = not any(w for i, w in enumerate(x.attrs["pads"]) if i % len(x.shape) != axis)
+            if alone and begin <= start and end <= begin + size:
+                return self.slice(x.args[0], axis, start - begin, end - begin)
+        if x.op == "Gather" and x.attrs["axis"] == axis and x.args[1].constant is not None and x.args[1].constant.ndim:
+            return self.take(x.args[0], axis, self.constant(x.args[1].constant[start:end:step]))
         if (start, end, step) == (0, x.shape[axis], 1):
             return x
         shape = list(x.shape)
@@ -155,6 +162,18 @@ class Graph:
 
     def take(self, x: Value, axis: int, index: Value) -> Value:
         """Entries of one axis, in the place of which stand the axes of `index`."""
+        places = index.constant
+        if places is not None and places.ndim == 1 and len(places):
+            if x.op == "Gather" and x.attrs["axis"] == axis and x.args[1].constant is not None:
+                return self.take(x.args[0], axis, self.constant(x.args[1].constant[places]))
+            if np.array_equal(places, np.arange(places[0], places[-1] + 1)):
+                return self.slice(x, axis, int(places[0]), int(places[-1]) + 1)
+            if x.op == "Concat" and x.attrs["axis"] == axis:
+                begin = 0
+                for part in x.args:
+                    if begin <= places.min() and places.max() < begin + part.shape[axis]:
+                        return self.take(part, axis, self.constant(places - begin))
+                    begin += part.shape[axis]
         shape = x.shape[:axis] + index.shape + x.shape[axis + 1 :]
         return self.emit("Gather", [x, self.cast(index, np.int64)], shape, x.dtype, axis=axis)
 

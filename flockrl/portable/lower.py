@@ -106,8 +106,8 @@ class Lowering:
         """Results of a closed jaxpr (at both batch sizes). Equations that no result needs are passed over."""
         known: dict[Any, Value] = {}
         for var, a, b in zip(one.jaxpr.constvars, one.consts, two.consts, strict=True):
-            if np.shape(a) != np.shape(b):
-                raise differs("a constant")
+            if not np.array_equal(a, b):
+                raise differs("a constant in it")
             known[var] = self.constant(a)
         known.update(zip(one.jaxpr.invars, args, strict=True))
 
@@ -123,6 +123,9 @@ class Lowering:
             name = eqn.primitive.name
             if name != other.primitive.name:
                 raise differs("its operations")
+            for a, b in zip(eqn.invars, other.invars, strict=True):
+                if isinstance(a, Literal) and not np.array_equal(a.val, b.val, equal_nan=True):
+                    raise differs("a number in it")
             if not (name in RULES or INSIDE & eqn.params.keys()):
                 raise UsageError(f"The policy uses the JAX operation {name!r}, which export does not know.")
             step = Step(

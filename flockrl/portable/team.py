@@ -15,7 +15,8 @@ from flockrl.envs.base import clip_action
 from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
 from flockrl.portable.graph import Graph, Shape, Value, ordered
 from flockrl.portable.lower import lower, stored
-from flockrl.sharing import Group, merge, take
+from flockrl.portable.narrow import narrow
+from flockrl.sharing import Group, merge
 from flockrl.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 
 
@@ -23,13 +24,15 @@ class Portable(NamedTuple):
     """How a team acts, as a graph.
 
     spec: of the agents that it moves. inputs: obs, mask, each memory, noise [B, N, K], as far as there are such.
-    outputs: by name. parameters: the policy's, in the order of their tree's leaves.
+    outputs: by name. parameters: the policy's, in the order of their tree's leaves. columns: for each draw of the
+    program its first column in the noise, None when nothing depends on it.
     """
 
     spec: EnvSpec
     inputs: list[Value]
     outputs: dict[str, Value]
     parameters: list[Value]
+    columns: list[int | None]
 
 
 def trace(
@@ -66,37 +69,46 @@ def trace(
     used = {id(x) for x in ordered(lower(function, shapes, Graph(), [*inputs, *blanks, *parameters]))}
     live = [id(x) in used for x in blanks]
     graph = Graph()
-    noise, numbers = _deal(graph, acting.agents, spec.num_agents, tape.asked, live)
+    columns = _columns(spec.num_agents, tape.asked, live)
+    noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
     values = lower(function, shapes, graph, [*inputs, *numbers, *parameters])
-    return Portable(acting.spec, [*inputs, *noise], dict(zip(names, values, strict=True)), parameters)
+    outputs = {name: acting.own(graph, x, name) for name, x in zip(names, values, strict=True)}
+    return Portable(acting.spec, [*inputs, *noise], outputs, parameters, columns)
+
+
+def _columns(total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]) -> list[int | None]:
+    """Where each draw that matters begins in the noise. Every agent reads its columns from the first on."""
+    used, columns = [0] * total, []
+    for (agents, count), alive in zip(asked, live, strict=True):
+        first = max(used[i] for i in agents)
+        columns.append(first if alive else None)
+        for i in agents if alive else ():
+            used[i] = first + count
+    return columns
 
 
 def _deal(
-    graph: Graph, own: Sequence[int], total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]
+    graph: Graph, own: Sequence[int], asked: Sequence[tuple[tuple[int, ...], int]], columns: Sequence[int | None]
 ) -> tuple[list[Value], list[Value]]:
     """The input `noise` [B, n, K] (none when K is 0), and each draw's part of it.
 
-    own: the agents that are in the graph; the others' draws are 0. Agents read their columns from the first on.
+    own: the agents that are in the graph; the numbers of others are 0.
     """
-    used = [0] * total
-    columns = []
-    for (agents, count), alive in zip(asked, live, strict=True):
-        columns.append(max((used[i] for i in agents), default=0))
-        for i in agents if alive else ():
-            used[i] = columns[-1] + count
-    noise = Value((-1, len(own), max(used)), np.dtype(np.float32), name="noise")
+    columns = [first if set(agents) & set(own) else None for (agents, _), first in zip(asked, columns, strict=True)]
+    ends = [first + count for (_, count), first in zip(asked, columns, strict=True) if first is not None]
+    noise = Value((-1, len(own), max(ends, default=0)), np.dtype(np.float32), name="noise")
     parts = []
-    for (agents, count), first, alive in zip(asked, columns, live, strict=True):
-        nothing = graph.expand(graph.constant(np.zeros((1, 1, count), np.float32)), (-1, 1, count))
-        if not alive:
-            parts.append(graph.expand(nothing, (-1, len(agents), count)))
+    for (agents, count), first in zip(asked, columns, strict=True):
+        zero = graph.constant(np.zeros((1, 1, count), np.float32))
+        if first is None:
+            parts.append(graph.expand(zero, (-1, len(agents), count)))
             continue
         part = graph.slice(noise, 2, first, first + count)
         if tuple(agents) != tuple(own):
             place = [own.index(i) if i in own else len(own) for i in agents]
-            part = graph.take(graph.concat([part, nothing], 1), 1, graph.constant(place))
+            part = graph.take(graph.concat([part, graph.expand(zero, (-1, 1, count))], 1), 1, graph.constant(place))
         parts.append(part)
-    return ([noise] if max(used) else []), parts
+    return ([noise] if ends else []), parts
 
 
 class _Acting:
@@ -108,23 +120,19 @@ class _Acting:
         self.agents = tuple(range(spec.num_agents)) if self.which is None else groups[self.which].agents
         self.spec = _part(spec, self.agents)
         leaves, self.structure = jax.tree.flatten(policy.memory(1))
-        shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
-        self.remembers = list(range(len(leaves)))
-        """Which memories are this graph's."""
-        if self.which is not None and len(leaves) == len(groups):
-            self.remembers = [self.which]
-        elif self.which is not None:
-            shapes = [(len(self.agents), *shape[1:]) for shape in shapes]
-        self.shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        self.shapes = shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
+        self.apart = len(leaves) == len(groups)
+        """Whether every group has a memory of its own; else one has a row for each agent and action dimension."""
         n = len(self.agents)
+        if self.which is not None:
+            shapes = [shapes[self.which]] if self.apart else [(n, self.spec.action_size) for _ in leaves]
         self.inputs: dict[str, tuple[Shape, str]] = {"obs": ((n, self.spec.obs_size), self.spec.observations[0].dtype)}
         if spec.discrete:
             self.inputs["mask"] = ((n, self.spec.action_size), "bool")
-        for i in self.remembers:
-            self.inputs[f"memory_{self.remembers.index(i)}"] = (shapes[i], "float32")
+        self.inputs |= {f"memory_{i}": (shape, "float32") for i, shape in enumerate(shapes)}
 
     def __call__(self, params: PyTree, given: Sequence[Array], tape: Tape) -> dict[str, Array]:
-        """Results by name. given: the inputs in order."""
+        """Results of the whole team by name, and the memories that are given. given: the inputs in order."""
         values = dict(zip(self.inputs, given, strict=True))
         mask = values.get("mask")
         seen = Observation(
@@ -137,11 +145,10 @@ class _Acting:
         results = {"action": clip_action(self.team, action), "sampled": clip_action(self.team, raw)}
         if not self.team.discrete:
             results["raw"] = raw
-        results = {name: self._own(x) for name, x in {**results, **extras}.items()}
         leaves = jax.tree.leaves(after)
-        for number, i in enumerate(self.remembers):
-            results[f"memory_{number}"] = leaves[i] if len(leaves) == len(self.groups) else self._own(leaves[i])
-        return results
+        if self.which is not None and self.apart:
+            leaves = [leaves[self.which]]
+        return {**results, **extras, **{f"next_memory_{i}": leaf for i, leaf in enumerate(leaves)}}
 
     def _team_wide(self, x: Array, size: int) -> Array:
         """[B, n, ...] of this graph's agents as [B, N, size] of the team."""
@@ -153,16 +160,17 @@ class _Acting:
         ]
         return merge(parts, self.groups, 1, size)
 
-    def _own(self, x: Array) -> Array:
-        """This graph's agents' part of a result [B, N] or [B, N, A]."""
-        if self.which is None:
+    def own(self, graph: Graph, x: Value, name: str) -> Value:
+        """This graph's agents' part of a result [B, N] or [B, N, A] of the team."""
+        if self.which is None or (name.startswith("next_memory") and self.apart):
             return x
-        return take(x, self.groups[self.which], 1, self.spec.action_size if x.ndim == 3 else None)
+        x = narrow(graph, x, 1, self.agents)
+        return x if len(x.shape) == 2 else graph.slice(x, 2, 0, self.spec.action_size)
 
     def _memories(self, given: Sequence[Array], batch: int) -> PyTree:
         if self.which is None:
             return jax.tree.unflatten(self.structure, given)
-        if len(self.shapes) != len(self.groups):
+        if not self.apart:
             return jax.tree.unflatten(self.structure, [self._team_wide(x, self.team.action_size) for x in given])
         leaves = [jnp.zeros((batch, *shape)) for shape in self.shapes]
         leaves[self.which] = given[0]

@@ -94,8 +94,6 @@ class _Writer:
             return self.add("Pad", [args[0], self.whole(attrs["pads"]), args[1]], name)
         if x.op == "Cast":
             return self.add("Cast", args, name, to=TYPES[attrs["to"]])
-        if x.op == "Mod" and x.dtype.kind == "f":
-            return self.add("Mod", args, name, fmod=1)
         if x.op == "CumSum":
             return self.add("CumSum", [*args, self.whole(attrs["axis"])], name, reverse=attrs["reverse"])
         args += [self.whole(attrs.pop(key)) for key in AS_INPUTS.get(x.op, ())]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from flockrl.errors import UsageError
+from flockrl.portable.arrays import padded
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import Lowering, Step, differs, dims
-from flockrl.portable.rules import _padded, rule
+from flockrl.portable.rules import rule
 
 WINDOW = 64
 """Most entries of a pooling window, which are written out."""
@@ -33,6 +34,8 @@ def gather(low: Lowering, step: Step, args: list[Value]) -> Value:
     places = tuple(i for i in range(len(step.outs[0])) if i not in numbers.offset_dims)
     if rows:
         result = _along(low, x, index, numbers, rows, step)
+    elif len(looked) == 1 and places == tuple(range(looked[0], looked[0] + len(places))):
+        result = graph.take(x, looked[0], graph.reshape(index, index.shape[:-1]))
     else:
         front = graph.transpose(x, [*looked, *whole])
         kept = front.shape[len(looked) :]
@@ -99,7 +102,7 @@ def convolution(low: Lowering, step: Step, args: list[Value]) -> Value:
     x, kernel = low.graph.transpose(x, left), low.graph.transpose(kernel, right)
     pads = step.same("padding")
     before, after = ((0, 0, *(pair[i] for pair in pads)) for i in (0, 1))
-    x = _padded(low, x, before, after, low.graph.constant(0, x.dtype))
+    x = padded(low, x, before, after, low.graph.constant(0, x.dtype))
     shape = tuple(step.outs[0][i] for i in out)
     made = low.graph.emit(
         "Conv", [x, kernel], shape, step.dtype, strides=tuple(step.same("window_strides")),
@@ -117,7 +120,7 @@ def pool(low: Lowering, step: Step, args: list[Value]) -> Value:
     largest = step.name == "reduce_window_max"
     before, after = (tuple(pair[i] for pair in step.same("padding")) for i in (0, 1))
     filling = low.graph.constant(-np.inf if largest else 0, step.dtype)
-    x = _padded(low, low.full(args[0], step.ins[0]), before, after, filling)
+    x = padded(low, low.full(args[0], step.ins[0]), before, after, filling)
     result: Value | None = None
     for offset in itertools.product(*map(range, window)):
         part = x

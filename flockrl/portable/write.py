@@ -18,6 +18,8 @@ from flockrl.policy import Policy
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import stored
 from flockrl.portable.team import Portable, trace
+from flockrl.portable.to_onnx import write_onnx
+from flockrl.portable.to_torch import write_torchscript
 from flockrl.relay.model import FORMAT, FORMAT_VERSION, METADATA
 from flockrl.run import Run, write_json
 from flockrl.sharing import Share, make_groups
@@ -59,17 +61,17 @@ class Exporter:
         self.groups = make_groups(spec, share)
         self.parts: list[int | None] = list(range(len(self.groups))) if per_group else [None]
         self._flags: list[bool] = []
-        self._traced: list[Portable] = []
+        self.traced: list[Portable] = []
 
     def write(self, params: PyTree, out: str | Path, version: int = 0) -> Path:
         """Write the policy with these parameters. An earlier export in `out` is replaced all at once."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
         flags = [bool(x) for x in arrays if x.dtype == bool]
-        if not self._traced or flags != self._flags:
-            self._traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
+        if not self.traced or flags != self._flags:
+            self.traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
             self._flags = flags
         base = Path(out)
-        for which, team in zip(self.parts, self._traced, strict=True):
+        for which, team in zip(self.parts, self.traced, strict=True):
             for value, array in zip(team.parameters, arrays, strict=True):
                 if value.parameter is not None:
                     value.parameter = np.asarray(array, stored(array.dtype))
@@ -80,18 +82,14 @@ class Exporter:
     def _write(self, team: Portable, path: Path, params: PyTree, version: int, groups: Sequence[Any]) -> None:
         _prepare(path)
         draft = path / f".draft.{self.kind}"
-        if self.kind == "onnx":
-            from flockrl.portable.to_onnx import write_onnx
-
-            write_onnx(draft, team.inputs, team.outputs)
-        else:
-            from flockrl.portable.to_torch import write_torchscript
-
-            write_torchscript(draft, team.inputs, team.outputs)
-        digest = hashlib.sha256(draft.read_bytes()).hexdigest()
-        # The name says what is inside: whoever still reads the old metadata never finds a new model under its name.
-        file = f"model-{digest[:16]}.{self.kind}"
-        os.replace(draft, path / file)
+        try:
+            (write_onnx if self.kind == "onnx" else write_torchscript)(draft, team.inputs, team.outputs)
+            digest = hashlib.sha256(draft.read_bytes()).hexdigest()
+            # Named by what is inside: whoever still reads the old metadata never finds a new model under its name.
+            file = f"model-{digest[:16]}.{self.kind}"
+            os.replace(draft, path / file)
+        finally:
+            draft.unlink(missing_ok=True)
         shares = [[self.spec.agents[i] for i in group.agents] for group in groups]
         write_json(path / METADATA, self._metadata(team, file, digest, params, version, shares))
         for old in path.glob("model-*"):
@@ -154,4 +152,4 @@ def _shape(x: Value) -> list[Any]:
 def _scalars(params: PyTree) -> dict[str, float]:
     """The single numbers among a policy's parameters: how far exploration has come."""
     named = params.items() if isinstance(params, dict) else ()
-    return {name: np.asarray(x).item() for name, x in named if np.ndim(x) == 0 and not isinstance(x, tuple)}
+    return {name: np.asarray(x).item() for name, x in named if getattr(x, "ndim", 1) == 0}

@@ -52,11 +52,12 @@ class Model:
         self._noise = tuple(inputs["noise"]["shape"][1:]) if "noise" in inputs else None
         self._all_legal = np.ones((1, *(self._mask or ())), bool)
         names = [entry["name"] for entry in self.metadata["outputs"]]
-        self._memories = [name for name in names if name.startswith("memory_")]
+        self._memories = [name for name in inputs if name.startswith("memory_")]
         self._start = self.memory(1)
-        self._greedy = ["action", *self._memories]
+        after = [f"next_{name}" for name in self._memories]
+        self._greedy = ["action", *after]
         explore = ["sampled", *(name for name in ("raw", "logp") if name in names)]
-        self._explore = [*explore, *self._memories]
+        self._explore = [*explore, *after]
         self._raw, self._logp = (explore.index(name) if name in explore else None for name in ("raw", "logp"))
 
     def memory(self, batch: int = 1) -> Memory:

@@ -1,8 +1,226 @@
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import shutil
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flockrl
+from flockrl.cli import main
+from flockrl.draw import Tape
+from flockrl.envs.base import clip_action
+from flockrl.errors import UsageError
+from flockrl.portable.graph import ordered
+from flockrl.portable.write import Exporter
+from flockrl.presets import make_algorithm, make_config
 from flockrl.relay.model import Model
+from flockrl.spec import Box, Discrete, EnvSpec
+from flockrl.types import Actor, Observation
+
+NAMES = ("x_0", "lead", "x_1")
+SEES, ALIKE = (Box((6,)), Box((4,)), Box((6,))), (Box((6,)),) * 3
+SPECS = {
+    "alike": EnvSpec("alike", ("a_0", "a_1", "a_2"), ALIKE, (Discrete(5),) * 3, max_steps=25),
+    "unlike": EnvSpec("unlike", NAMES, SEES, (Discrete(5), Discrete(3), Discrete(5)), max_steps=25),
+    "many": EnvSpec("many", ("a_0", "a_1"), ALIKE[:2], (Discrete(40),) * 2, max_steps=25),
+    "real": EnvSpec("real", NAMES, SEES, (Box((2,), -1.0, 4.0), Box((1,), -2.0, 3.0), Box((2,), -1.0, 4.0)), 25),
+    "bounds": EnvSpec("bounds", ("a_0", "a_1", "a_2"), ALIKE, (Box((2,), (-1.0, 0.0), (1.0, 4.0)),) * 3, 25),
+    "free": EnvSpec("free", NAMES, SEES, (Box((2,), -2.0), Box((1,)), Box((2,), -2.0)), 25),
+    "eye": EnvSpec("eye", ("e_0", "e_1"), (Box((14, 13, 3), 0.0, 255.0, "uint8"),) * 2, (Discrete(4),) * 2, 25),
+}  # fmt: skip
+FORMATS = ["onnx", "torchscript"] if importlib.util.find_spec("torch") else ["onnx"]
+GRU, WARM = {"memory": "gru", "memory_size": 8}, {"learning_starts": 0}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("mappo", "unlike", GRU),
+    ("ippo", "real", {"normalize_obs": True, "activation": "gelu"}),
+    ("maddpg", "real", {**WARM, "explore": "ou"}),
+    ("iql_tabular", "unlike", {"table_size": 512, "bin_width": 0.5}),
+]
+MORE: list[tuple[str, str, dict[str, Any]]] = [
+    ("mappo", "alike", {"normalize_obs": True, "activation": "silu"}),
+    ("ippo", "unlike", {"share": "all"}),
+    ("ippo", "unlike", {"share": "none", "agent_ids": False}),
+    ("ippo", "many", {}),
+    ("ippo", "bounds", {"share": "all"}),
+    ("ippo", "free", GRU),
+    ("ippo", "eye", {**GRU, "activation": "relu"}),
+    ("ia2c", "alike", {}),
+    ("ireinforce", "unlike", {}),
+    ("mareinforce", "real", {}),
+    ("maddpg", "bounds", WARM),
+    ("maddpg", "bounds", {}),
+    ("iddpg", "real", {**WARM, "explore": "epsilon"}),
+    ("maddpg", "unlike", WARM),
+    ("maddpg", "unlike", {}),
+    ("iddpg", "alike", {**WARM, "explore": "epsilon"}),
+    ("matd3", "real", WARM),
+    ("matd3", "unlike", WARM),
+    ("masac", "real", WARM),
+    ("masac", "unlike", WARM),
+    ("isac", "bounds", {**WARM, "share": "all"}),
+    ("iql", "unlike", {**WARM, "dueling": True}),
+    ("vdn", "many", WARM),
+    ("qmix", "unlike", {**WARM, **GRU, "dueling": True}),
+    ("qplex", "unlike", {**WARM, "share": "none"}),
+    ("wqmix", "alike", {**WARM, "share": "all"}),
+    ("qtran", "alike", {}),
+    ("iql_tabular", "alike", {"table_size": 512, "share": "none"}),
+]
+MATRIX = [pytest.param(*case, id="-".join(case[:2])) for case in CASES] + [
+    pytest.param(*case, id="-".join(map(str, [*case[:2], *case[2]])), marks=pytest.mark.slow) for case in MORE
+]
+
+
+class Given:
+    """Numbers in the place of a generator."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def random(self, size, dtype):
+        return np.broadcast_to(self.numbers, size).astype(dtype)
+
+
+def build(name, spec, settings):
+    """An algorithm and parameters that look as if they had learned something."""
+    hidden = {} if name == "iql_tabular" else {"hidden": (8,)}
+    config = make_config(name, {**hidden, **settings})
+    algorithm = make_algorithm(name, spec, config, envs=4, updates=10)
+
+    @jax.jit
+    def make(key):
+        params = algorithm.params(algorithm.init(key))
+        leaves, structure = jax.tree.flatten(params)
+        keys = jax.random.split(key, len(leaves))
+        moved = [
+            x + 0.1 * jnp.abs(jax.random.normal(k, x.shape)) if x.ndim and x.dtype == jnp.float32 else x
+            for x, k in zip(leaves, keys, strict=True)
+        ]
+        return jax.tree.unflatten(structure, moved)
+
+    return algorithm, make(jax.random.key(0)), config.share
+
+
+def seen(spec, batch, rng):
+    """Random observations and masks."""
+    shape = (batch, spec.num_agents, spec.obs_size)
+    pictures = spec.observations[0].dtype == "uint8"
+    obs = rng.integers(0, 256, shape).astype(np.uint8) if pictures else rng.normal(size=shape).astype(np.float32)
+    mask = rng.random((batch, spec.num_agents, spec.action_size)) < 0.7
+    mask[..., 0] = True
+    return obs, mask if spec.discrete else None
+
+
+def native(algorithm, params, spec, obs, mask, memory, noise, columns):
+    """What JAX does with the same inputs: every output by name."""
+    batch = len(obs)
+
+    @jax.jit
+    def act(params, observation, memory, noise):
+        probe = Tape(batch)
+        algorithm.act(params, observation, memory, probe, True)
+        given = [
+            jnp.zeros((batch, len(agents), count)) if first is None else noise[:, agents, first : first + count]
+            for (agents, count), first in zip(probe.asked, columns, strict=True)
+        ]
+        action = algorithm.act(params, observation, memory, jax.random.key(0), False)[0]
+        raw, after, extras = algorithm.act(params, observation, memory, Tape(batch, given), True)
+        memories = {f"next_memory_{i}": x for i, x in enumerate(jax.tree.leaves(after))}
+        continuous = {} if spec.discrete else {"raw": raw}
+        bounded = {"action": clip_action(spec, action), "sampled": clip_action(spec, raw)}
+        return {**bounded, **continuous, **extras, **memories}
+
+    result = act(
+        params, Observation(obs, mask), jax.tree.unflatten(jax.tree.structure(algorithm.memory(1)), memory), noise
+    )
+    return {name: np.asarray(x) for name, x in result.items()}
+
+
+def outputs(path, feed):
+    """What the exported file does with the inputs that it knows."""
+    saved = json.loads((path / "metadata.json").read_text())
+    names = [entry["name"] for entry in saved["outputs"]]
+    given = {entry["name"]: feed[entry["name"]] for entry in saved["inputs"]}
+    if saved["model_type"] == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path / saved["model_file"], providers=["CPUExecutionProvider"])
+        return dict(zip(names, session.run(names, given), strict=True))
+    import torch
+
+    model = torch.jit.load(path / saved["model_file"])
+    return {n: x.numpy() for n, x in zip(names, model(*map(torch.from_numpy, given.values())), strict=True)}
+
+
+def weights(exporter):
+    """How many numbers of weights there are in all files together."""
+    values = [x for team in exporter.traced for x in ordered(list(team.outputs.values()))]
+    return sum(x.parameter.size for x in values if x.parameter is not None and x.parameter.ndim)
+
+
+def largest_difference(want, got):
+    assert set(want) == set(got)
+    for name, x in want.items():
+        assert got[name].shape == x.shape
+        assert got[name].dtype == x.dtype
+    return max(float(np.abs(got[name].astype(float) - x).max()) for name, x in want.items())
+
+
+@pytest.mark.parametrize(("name", "world", "settings"), MATRIX)
+def test_exported_and_native_actions_agree(name, world, settings, tmp_path):
+    spec, rng = SPECS[world], np.random.default_rng(0)
+    algorithm, params, share = build(name, spec, settings)
+    exporter = Exporter(algorithm, spec, share, name=name)
+    path = exporter.write(params, tmp_path / "onnx")
+    (team,) = exporter.traced
+    obs, mask = seen(spec, 200, rng)
+    sizes = {x.name: x.shape[1:] for x in team.inputs}
+    memory = [rng.normal(size=(200, *sizes[x])).astype(np.float32) for x in sizes if x.startswith("memory")]
+    noise = rng.random((200, *sizes.get("noise", (spec.num_agents, 0))), np.float32)
+    feed = {"obs": obs, "mask": mask, "noise": noise, **{f"memory_{i}": x for i, x in enumerate(memory)}}
+    want = native(algorithm, params, spec, obs, mask, memory, noise, team.columns)
+    for format in FORMATS:
+        if format != "onnx":
+            path = Exporter(algorithm, spec, share, name=name, format=format).write(params, tmp_path / format)
+        one = {key: None if x is None else x[:1] for key, x in feed.items()}
+        differences = [
+            largest_difference(want, outputs(path, feed)),
+            largest_difference({key: x[:1] for key, x in want.items()}, outputs(path, one)),
+        ]
+        print(f"{format} {name} {world} {settings}: {max(differences):.1e}")
+        assert max(differences) < 1e-5
+
+
+@pytest.mark.parametrize(("name", "world", "settings"), [CASES[0], CASES[2]])
+def test_a_group_alone_acts_as_in_its_team(name, world, settings, tmp_path):
+    spec, rng = SPECS[world], np.random.default_rng(1)
+    algorithm, params, share = build(name, spec, settings)
+    one, several = (Exporter(algorithm, spec, share, name=name, per_group=x) for x in (False, True))
+    team, parts = Model(one.write(params, tmp_path / "team")), several.write(params, tmp_path / "parts")
+    assert weights(one) == weights(several)  # nobody carries others' weights
+    obs, mask = seen(spec, 20, rng)
+    numbers = rng.random((20, *team.metadata["noise"]["shape"][1:]))
+    memory = tuple(rng.normal(size=(20, *shape)).astype(np.float32) for shape in team.metadata["memory"])
+    together = team.act(obs, mask, memory, Given(numbers))
+    for number, agents in enumerate([(0, 2), (1,)]):
+        model, index = Model(parts / f"group_{number}"), list(agents)
+        assert model.spec.agents == tuple(spec.agents[i] for i in agents)
+        o, a = model.spec.obs_size, model.spec.action_size
+        own = (memory[number],) if len(memory) > 1 else (memory[0][:, index, :a],)
+        chance = numbers[:, index, : model.metadata["noise"]["shape"][2]]
+        alone = model.act(obs[:, index, :o], None if mask is None else mask[:, index, :a], own, Given(chance))
+        expected = together.action[:, index] if spec.discrete else together.action[:, index, :a]
+        np.testing.assert_allclose(alone.action, expected, atol=1e-5)
+        after = together.memory[number] if len(memory) > 1 else together.memory[0][:, index, :a]
+        np.testing.assert_allclose(alone.memory[0], after, atol=1e-5)
+    with pytest.raises(UsageError, match=r"one model per group: name one, such as .*group_0"):
+        Model(parts)
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +235,181 @@ def test_a_model_acts_as_its_run_does(tiny_run, exported):
     obs = np.random.default_rng(0).normal(size=(50, 3, 18)).astype(np.float32)
     np.testing.assert_array_equal(model.act(obs, explore=False).action, policy.act(obs))
     np.testing.assert_array_equal(model.act(obs[0], explore=False).action, policy.act(obs[0]))
+
+
+def test_the_numbers_that_a_key_draws_make_the_action_that_the_key_makes(tiny_run, exported):
+    algorithm, key = tiny_run.program.algorithm, jax.random.key(3)
+    obs = np.random.default_rng(0).normal(size=(50, 3, 18)).astype(np.float32)
+    act = jax.jit(algorithm.act, static_argnums=4)
+    action, _, extras = act(tiny_run.params(), Observation(obs), (), key, True)
+    numbers = np.asarray(jax.random.uniform(key, (50, 3, 1)))
+    step = Model(exported).act(obs, rng=Given(numbers))
+    np.testing.assert_array_equal(step.action, action)
+    np.testing.assert_allclose(step.logp, extras["logp"], atol=1e-5)
+
+
+def test_sampled_actions_are_spread_as_the_policy_says(exported):
+    model, obs = Model(exported), np.zeros((3, 18), np.float32)
+    many = model.act(np.broadcast_to(obs, (20_000, 3, 18)), rng=np.random.default_rng(0))
+    share = np.bincount(many.action[:, 0], minlength=5) / 20_000
+    claimed = np.array([np.exp(many.logp[:, 0][many.action[:, 0] == i].mean()) for i in range(5)])
+    np.testing.assert_allclose(share, claimed, atol=0.015)
+    assert abs(claimed.sum() - 1) < 1e-5
+
+
+def test_metadata_says_what_others_need(exported):
+    saved = json.loads((exported / "metadata.json").read_text())
+    content = (exported / saved["model_file"]).read_bytes()
+    assert saved["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (saved["model_type"], saved["default_device"]) == ("onnx", "cpu")
+    assert (saved["input_dtype"], saved["input_shape"]) == ("float32", [1, 3, 18])
+    assert (saved["output_dtype"], saved["output_shape"]) == ("int32", [1, 3])
+    assert saved["share"] == [["agent_0", "agent_1", "agent_2"]]
+    assert saved["noise"] == {"kind": "uniform", "low": 0.0, "high": 1.0, "shape": ["batch", 3, 1]}
+    assert [x["name"] for x in saved["inputs"]] == ["obs", "mask", "noise"]
+    assert [x["name"] for x in saved["outputs"]] == ["action", "sampled", "logp"]
+
+
+def test_the_rate_of_exploration_is_in_the_file(tmp_path):
+    algorithm, params, share = build("iql", SPECS["alike"], {})
+    exporter = Exporter(algorithm, SPECS["alike"], share, name="iql")
+    model = Model(exporter.write({**params, "epsilon": jnp.float32(0.0)}, tmp_path / "team"))
+    obs, mask = seen(SPECS["alike"], 100, np.random.default_rng(0))
+    greedy, rng = model.act(obs, mask, explore=False).action, np.random.default_rng(1)
+    assert model.metadata["exploration"] == {"epsilon": 0.0}
+    np.testing.assert_array_equal(model.act(obs, mask, rng=rng).action, greedy)
+    # The same exporter, other parameters: nothing is traced again, and the old model is gone.
+    traced = exporter.traced
+    model = Model(exporter.write({**params, "epsilon": jnp.float32(1.0)}, tmp_path / "team", version=5))
+    assert exporter.traced is traced
+    assert (model.version, model.metadata["exploration"]) == (5, {"epsilon": 1.0})
+    assert len(list((tmp_path / "team").iterdir())) == 2
+    action = model.act(obs, mask, rng=rng).action
+    assert (action != greedy).mean() > 0.4
+    assert np.take_along_axis(mask, action[..., None], -1).all()
+
+
+class Attention(nn.Module):
+    """A user's network: pictures through convolutions and pooling, then agents that look at each other."""
+
+    @nn.compact
+    def __call__(self, x):
+        y = x.reshape(-1, 8, 8, 3)
+        y = nn.relu(nn.Conv(4, (3, 3), strides=(2, 2))(y))
+        y = nn.max_pool(y, (2, 2), (2, 2)) + nn.avg_pool(y, (2, 2), (2, 2), padding="SAME")
+        y = nn.LayerNorm()(nn.Dense(8)(y.reshape(*x.shape[:-1], -1)))
+        y = y + nn.MultiHeadDotProductAttention(2)(y, y)
+        order = jnp.take_along_axis(y, jnp.argmax(y, -1, keepdims=True), -1)
+        steps = jax.lax.scan(lambda h, w: (jnp.tanh(h + w), h), order, jnp.arange(3.0))[1]
+        return nn.Dense(4)(nn.softplus(y) + steps[-1] + nn.Embed(4, 8)(jnp.argmin(y, -1) % 4))
+
+
+def actor(net):
+    def act(params, observation, memory, key, explore):
+        out = net.apply(params, observation.obs)
+        return (
+            jnp.where(observation.avail, out, -1e9).argmax(-1).astype(jnp.int32),
+            memory,
+            {"out": out} if explore else {},
+        )
+
+    return Actor(act, lambda batch: ())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_network_of_the_user_is_exported_as_it_is(format, tmp_path):
+    net, rng = Attention(), np.random.default_rng(0)
+    spec = dataclasses.replace(SPECS["eye"], observations=(Box((192,)),) * 2)
+    params = jax.jit(net.init)(jax.random.key(0), jnp.zeros((1, 2, 192)))
+    path = Exporter(actor(net), spec, "all", name="mine", format=format).write(params, tmp_path / "mine")
+    for batch in (1, 6):
+        obs, mask = seen(spec, batch, rng)
+        want = np.asarray(jax.jit(net.apply)(params, obs))
+        got = outputs(path, {"obs": obs, "mask": mask})
+        np.testing.assert_allclose(got["out"], want, atol=1e-5)
+        np.testing.assert_array_equal(got["action"], np.where(mask, want, -1e9).argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: jnp.sort(x, axis=-1), "the JAX operation 'sort', which export does not know"),
+        (lambda x: x - x.mean(0), "mixes the teams of a batch"),
+        (lambda x: x + len(x), "the batch size changes"),
+        (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "the JAX operation 'random_"),
+        (lambda x: x.astype(jnp.bfloat16), "computes with bfloat16"),
+        (lambda x: jax.lax.while_loop(lambda y: y.sum() < 0, lambda y: y + 1, x), "operation 'while'"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(function, says, tmp_path):
+    class Odd(nn.Module):
+        def __call__(self, x):
+            return function(x)[..., :5]
+
+    exporter = Exporter(actor(Odd()), SPECS["alike"], "all", name="odd")
+    with pytest.raises(UsageError, match=says):
+        exporter.write({}, tmp_path / "odd")
+
+
+def test_a_damaged_or_foreign_model_is_refused(exported, tmp_path):
+    def changed(**fields):
+        path = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(exported, path)
+        saved = json.loads((path / "metadata.json").read_text())
+        (path / "metadata.json").write_text(json.dumps({**saved, **fields}))
+        return path
+
+    file = next(exported.glob("*.onnx")).name
+    for path, says in [
+        (changed(sha256="0" * 64), "is damaged"),
+        (changed(model_file=f"../0/{file}"), "must lie beside"),
+        (changed(model_file="none.onnx"), "Cannot read the model"),
+        (changed(format="other"), "not a team that flockrl exported"),
+        (changed(format_version=2), "format version 2, and this flockrl reads 1"),
+        (changed(model_type="pt"), "TorchScript"),
+        (changed(policy_version="new"), "no usable 'policy_version'"),
+        (changed(inputs=[]), "has other inputs"),
+        (changed(spec={}), "has no 'name'"),
+        (tmp_path / "nowhere", "has no metadata.json"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            Model(path)
+    path = changed()
+    (path / "metadata.json").write_text("{")
+    with pytest.raises(UsageError, match="not valid JSON"):
+        Model(path)
+    path = changed(sha256=hashlib.sha256(b"nonsense").hexdigest())
+    (path / file).write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match="onnxruntime cannot load"):
+        Model(path)
+
+
+def test_wrong_inputs_are_named(exported):
+    model, rng = Model(exported), np.random.default_rng(0)
+    with pytest.raises(UsageError, match=r"shape \[3, 18\], not \[1, 3, 17\]"):
+        model.act(np.zeros((3, 17)), rng=rng)
+    with pytest.raises(UsageError, match=r"mask has shape \[1, 3, 4\]"):
+        model.act(np.zeros((3, 18)), np.ones((3, 4)), rng=rng)
+    with pytest.raises(UsageError, match="give a numpy generator"):
+        model.act(np.zeros((3, 18)))
+
+
+def test_the_command_line_exports_and_explains(tiny_run, tmp_path, capsys):
+    out = tmp_path / "team"
+    assert main(["export", str(tiny_run.path), "--out", str(out), "--per-group"]) == 0
+    assert Model(out / "group_0").version == 8
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    capsys.readouterr()
+    for words, says in [
+        (["export", str(tiny_run.path)], "--out"),
+        (["export", str(tmp_path), "--out", str(out)], "is not a run"),
+        (["export", str(tiny_run.path), "--out", str(out), "--format", "pickle"], "onnx"),
+        (["export", str(tiny_run.path), "--out", str(tmp_path / "full")], "holds something else"),
+        (["export", str(tiny_run.path), "--out", str(out), "--formt", "onnx"], "--format"),
+    ]:
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert says in error
+        assert "Traceback" not in error
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
