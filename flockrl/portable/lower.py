@@ -20,13 +20,11 @@ from flockrl.errors import UsageError
 from flockrl.portable.graph import Graph, Shape, Value
 
 RULES: dict[str, Callable[[Lowering, Step, list[Value]], Any]] = {}
-"""What each primitive becomes; `rules` fills it."""
+"""What each primitive becomes; `rules`, `arrays` and `windows` fill it."""
 BATCHES = 7, 11
 """The two batch sizes; primes, which other dimensions hardly are multiples of in the same way."""
 UNROLL = 256
 """Longest loop that is written out."""
-
-
 INSIDE = {"jaxpr", "call_jaxpr", "fun_jaxpr"}
 """Parameters that hold the program of a primitive which only calls it."""
 
@@ -59,8 +57,11 @@ def lower(function: Callable[..., Any], shapes: Sequence[Any], graph: Graph, inp
     for batch in BATCHES:
         args = [jax.ShapeDtypeStruct([batch if d is None else d for d in s], dtype) for s, dtype in shapes]
         programs.append(jax.make_jaxpr(function)(*args))
+    one, two = programs
     walker = Lowering(graph)
-    return walker.outputs(programs, inputs)
+    outs = walker.walk(one, two, inputs)
+    sizes = [dims(a.aval.shape, b.aval.shape) for a, b in zip(one.jaxpr.outvars, two.jaxpr.outvars, strict=True)]
+    return [walker.full(x, size) for x, size in zip(outs, sizes, strict=True)]
 
 
 class Lowering:
@@ -68,12 +69,6 @@ class Lowering:
 
     def __init__(self, graph: Graph):
         self.graph = graph
-
-    def outputs(self, programs: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
-        one, two = programs
-        outs = self.walk(one, two, inputs)
-        shapes = [dims(a.aval.shape, b.aval.shape) for a, b in zip(one.jaxpr.outvars, two.jaxpr.outvars, strict=True)]
-        return [self.full(x, shape) for x, shape in zip(outs, shapes, strict=True)]
 
     def scan(self, step: Step, args: list[Value]) -> list[Value]:
         """A loop, written out."""

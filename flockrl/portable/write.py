@@ -60,13 +60,13 @@ class Exporter:
         self.policy, self.spec, self.name, self.kind = policy, spec, name, KINDS[format]
         self.groups = make_groups(spec, share)
         self.parts: list[int | None] = list(range(len(self.groups))) if per_group else [None]
-        self._flags: list[bool] = []
+        self._flags: list[bytes] = []
         self.traced: list[Portable] = []
 
     def write(self, params: PyTree, out: str | Path, version: int = 0) -> Path:
         """Write the policy with these parameters. An earlier export in `out` is replaced all at once."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
-        flags = [bool(x) for x in arrays if x.dtype == bool]
+        flags = [x.tobytes() for x in arrays if x.dtype == bool]
         if not self.traced or flags != self._flags:
             self.traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
             self._flags = flags

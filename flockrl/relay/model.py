@@ -35,11 +35,7 @@ class Model:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.metadata = _read(self.path)
-        try:
-            content = (self.path / self.metadata["model_file"]).read_bytes()
-        except OSError as error:
-            raise UsageError(f"Cannot read the model of {self.path}: {error.strerror}.") from error
+        self.metadata, content = _load(self.path)
         if hashlib.sha256(content).hexdigest() != self.metadata["sha256"]:
             raise UsageError(f"The model of {self.path} is damaged: its sha256 is not the one in {METADATA}.")
         self.spec = spec_from_json(self.metadata["spec"])
@@ -53,6 +49,7 @@ class Model:
         self._all_legal = np.ones((1, *(self._mask or ())), bool)
         names = [entry["name"] for entry in self.metadata["outputs"]]
         self._memories = [name for name in inputs if name.startswith("memory_")]
+        self._remembers = [tuple(inputs[name]["shape"][1:]) for name in self._memories]
         self._start = self.memory(1)
         after = [f"next_{name}" for name in self._memories]
         self._greedy = ["action", *after]
@@ -62,7 +59,7 @@ class Model:
 
     def memory(self, batch: int = 1) -> Memory:
         """What `batch` teams remember when an episode begins."""
-        return tuple(np.zeros((batch, *shape), np.float32) for shape in self.metadata["memory"])
+        return tuple(np.zeros((batch, *shape), np.float32) for shape in self._remembers)
 
     def act(
         self,
@@ -119,9 +116,14 @@ class Model:
     def _check(self) -> None:
         """The model's inputs and outputs are those that the metadata names."""
         for what, found in (("inputs", self._session.get_inputs()), ("outputs", self._session.get_outputs())):
-            named = [(entry["name"], entry["shape"]) for entry in self.metadata[what]]
-            if named != [(x.name, x.shape) for x in found]:
+            named = [(entry["name"], entry["dtype"], entry["shape"]) for entry in self.metadata[what]]
+            if named != [(x.name, DTYPES.get(x.type), x.shape) for x in found]:
                 raise UsageError(f"The model of {self.path} has other {what} than its {METADATA} says.")
+        sizes = {entry["name"]: tuple(entry["shape"][1:]) for entry in self.metadata["inputs"]}
+        n, spec = self.spec.num_agents, self.spec
+        mask = (n, spec.action_size) if spec.discrete else None
+        if sizes.get("obs") != (n, spec.obs_size) or sizes.get("mask") != mask:
+            raise UsageError(f"The model of {self.path} is not one for the agents and spaces in its {METADATA}.")
 
 
 def _session(content: bytes, path: Path) -> Any:
@@ -135,6 +137,18 @@ def _session(content: bytes, path: Path) -> Any:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UsageError(f"onnxruntime cannot load the model of {path}: {str(error).splitlines()[0]}") from error
+
+
+def _load(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The metadata and the model's bytes."""
+    saved = _read(path)
+    try:
+        return saved, (path / saved["model_file"]).read_bytes()
+    except OSError as error:
+        newer = _read(path)  # a newer export may have taken its place in this moment
+        if newer["model_file"] == saved["model_file"]:
+            raise UsageError(f"Cannot read the model of {path}: {error.strerror}.") from error
+        return _load(path)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -166,6 +180,8 @@ def _read(path: Path) -> dict[str, Any]:
     return saved
 
 
+DTYPES = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+"""onnxruntime's names of the dtypes that inputs and outputs have."""
 FIELDS: dict[str, type] = {
     "model_file": str, "model_type": str, "sha256": str, "policy_version": int, "spec": dict, "inputs": list,
     "outputs": list, "memory": list,

@@ -20,7 +20,7 @@ from flockrl.portable.graph import ordered
 from flockrl.portable.write import Exporter
 from flockrl.presets import make_algorithm, make_config
 from flockrl.relay.model import Model
-from flockrl.spec import Box, Discrete, EnvSpec
+from flockrl.spec import Box, Discrete, EnvSpec, spec_to_json
 from flockrl.types import Actor, Observation
 
 NAMES = ("x_0", "lead", "x_1")
@@ -370,6 +370,7 @@ def test_a_damaged_or_foreign_model_is_refused(exported, tmp_path):
         (changed(policy_version="new"), "no usable 'policy_version'"),
         (changed(inputs=[]), "has other inputs"),
         (changed(spec={}), "has no 'name'"),
+        (changed(spec=spec_to_json(SPECS["alike"])), "is not one for the agents and spaces"),
         (tmp_path / "nowhere", "has no metadata.json"),
     ]:
         with pytest.raises(UsageError, match=says):
