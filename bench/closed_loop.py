@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-ENV, ALGORITHM, EPISODES, SEND = "mpe/simple_spread", "ippo", 1000, 8
+ENV, ALGORITHM, EPISODES, SEND = "mpe/simple_spread", "ippo", 1000, 32
 
 
 def play(address: str, queue: str, seed: int) -> None:

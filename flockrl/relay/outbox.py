@@ -21,7 +21,7 @@ from flockrl.data.experience import Experience
 from flockrl.data.schema import encode, make_schema
 from flockrl.errors import UsageError
 from flockrl.relay.client import Client, Refused, Unreachable
-from flockrl.relay.log import Log, Position
+from flockrl.relay.log import Damaged, Log, Position
 from flockrl.relay.model import Model
 from flockrl.relay.wire import pack
 from flockrl.spec import EnvSpec
@@ -134,7 +134,7 @@ class Outbox(threading.Thread):
         newest = -1
         while not self._stopping.is_set():
             batches, rows, place = [], 0, self._sent
-            while rows < MESSAGE_ROWS and (found := self.log.read(place)) is not None:
+            while rows < MESSAGE_ROWS and (found := self._read(place)) is not None:
                 batch, place = found
                 batches.append(batch)
                 rows += len(batch)
@@ -143,6 +143,15 @@ class Outbox(threading.Thread):
             newest = max(newest, self._send(batches))
             self._move(place)
         return newest
+
+    def _read(self, place: Position) -> tuple[pa.RecordBatch, Position] | None:
+        """The next episode in the queue that the disk has not damaged."""
+        while True:
+            try:
+                return self.log.read(place)
+            except Damaged as error:
+                logger.error("an episode is lost: %s", error)
+                place = error.after or self.log.end
 
     def _send(self, batches: list[pa.RecordBatch]) -> int:
         assert self._client is not None

@@ -232,6 +232,20 @@ def test_what_the_server_refuses_is_put_aside_and_the_rest_goes_on(model_dir, tm
         actor.close()
 
 
+def test_a_damaged_episode_does_not_hold_up_the_others(model_dir, tmp_path, caplog):
+    with serving(tmp_path / "s") as (relay, address):
+        actor = Actor(model_dir, server=address, queue=tmp_path / "q", send_every=60)
+        play(actor, 3)
+        actor._outbox.log.sync()
+        with open(tmp_path / "q" / "00000000.arrows", "r+b") as file:
+            file.seek(actor._outbox.log.start.data + 300)
+            file.write(b"damage")
+        assert actor.flush(10)
+        assert relay.log.trajectories == 2
+        assert "an episode is lost" in caplog.text
+        actor.close()
+
+
 def renumber(source, target, version):
     """A copy of a model that says it is of another version."""
     shutil.copytree(source, target)
