@@ -103,11 +103,12 @@ class Lowering:
         for var, a, b in zip(one.jaxpr.constvars, one.consts, two.consts, strict=True):
             if not np.array_equal(a, b):
                 raise differs("a constant in it")
-            known[var] = self.constant(a)
+            known[var] = self.graph.constant(a, stored(var.aval.dtype))
         known.update(zip(one.jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Value:
-            return self.constant(atom.val) if isinstance(atom, Literal) else known[atom]
+            kind: Any = atom.aval
+            return self.graph.constant(atom.val, stored(kind.dtype)) if isinstance(atom, Literal) else known[atom]
 
         if len(one.jaxpr.eqns) != len(two.jaxpr.eqns):
             raise differs("its number of operations")
@@ -132,10 +133,6 @@ class Lowering:
             results = self.apply(step, [read(atom) for atom in eqn.invars])
             known.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in one.jaxpr.outvars]
-
-    def constant(self, x: Any) -> Value:
-        array = np.asarray(x)
-        return self.graph.constant(array, stored(array.dtype))
 
     def apply(self, step: Step, args: list[Value]) -> list[Value]:
         if step.name not in RULES:  # a call, such as of a function under jit

@@ -162,6 +162,9 @@ def convert(low: Lowering, step: Step, args: list[Value]) -> Value:
     return wrap(low, step, low.graph.cast(x, step.dtype))
 
 
-@rule("stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision", "sharding_constraint", "pvary")
+@rule(
+    "stop_gradient", "copy", "copy_p", "device_put", "optimization_barrier", "reduce_precision", "sharding_constraint",
+    "pvary",
+)  # fmt: skip
 def nothing(low: Lowering, step: Step, args: list[Value]) -> list[Value]:
     return args

@@ -93,6 +93,25 @@ def _along(low: Lowering, x: Value, index: Value, numbers: Any, rows: tuple[int,
     return graph.reshape(made, step.outs[0])
 
 
+@rule("dynamic_slice")
+def window(low: Lowering, step: Step, args: list[Value]) -> Value:
+    """A part of an array that begins where other arrays say, moved inside where it would reach beyond."""
+    x, starts = low.full(args[0], step.ins[0]), args[1:]
+    sizes = dims(step.params["slice_sizes"], step.other["slice_sizes"])
+    for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        if size == x.shape[axis]:
+            continue
+        if x.shape[axis] < 0:
+            raise differs("what a slice takes")
+        limits = (low.graph.constant(i, np.int64) for i in (0, x.shape[axis] - size))
+        first = low.graph.cast(start, np.int64)
+        for op, limit in zip(("Max", "Min"), limits, strict=True):
+            first = low.graph.elementwise(op, [first, limit], np.int64)
+        places = low.graph.elementwise("Add", [first, low.graph.constant(np.arange(size))], np.int64)
+        x = low.graph.take(x, axis, places)
+    return x
+
+
 @rule("conv_general_dilated")
 def convolution(low: Lowering, step: Step, args: list[Value]) -> Value:
     left, right, out = step.same("dimension_numbers")

@@ -301,7 +301,8 @@ class Attention(nn.Module):
         y = y + nn.MultiHeadDotProductAttention(2)(y, y)
         order = jnp.take_along_axis(y, jnp.argmax(y, -1, keepdims=True), -1)
         steps = jax.lax.scan(lambda h, w: (jnp.tanh(h + w), h), order, jnp.arange(3.0))[1]
-        return nn.Dense(4)(nn.softplus(y) + steps[-1] + nn.Embed(4, 8)(jnp.argmin(y, -1) % 4))
+        steps = jax.lax.dynamic_slice_in_dim(steps, jnp.int32(7), 1)  # the last one: 7 is beyond the end
+        return nn.Dense(4)(nn.softplus(y) + steps[0] + nn.Embed(4, 8)(jnp.argmin(y, -1) % 4))
 
 
 def actor(net):
