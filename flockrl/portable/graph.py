@@ -163,9 +163,10 @@ class Graph:
     def take(self, x: Value, axis: int, index: Value) -> Value:
         """Entries of one axis, in the place of which stand the axes of `index`."""
         places = index.constant
-        if places is not None and places.ndim == 1 and len(places):
-            if x.op == "Gather" and x.attrs["axis"] == axis and x.args[1].constant is not None:
-                return self.take(x.args[0], axis, self.constant(x.args[1].constant[places]))
+        if places is not None and places.ndim == 1 and len(places) and places.min() >= 0:
+            inner = x.args[1].constant if x.op == "Gather" and x.attrs["axis"] == axis else None
+            if inner is not None and inner.ndim == 1:
+                return self.take(x.args[0], axis, self.constant(inner[places]))
             if np.array_equal(places, np.arange(places[0], places[-1] + 1)):
                 return self.slice(x, axis, int(places[0]), int(places[-1]) + 1)
             if x.op == "Concat" and x.attrs["axis"] == axis:
