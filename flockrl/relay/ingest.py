@@ -45,9 +45,15 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
         raise BadData(f"The message has {size} bytes, and at most {limits.message_bytes} are taken.")
     batch = unpack(data)
     try:
-        theirs = read_spec(batch.schema)
-    except (UsageError, RecursionError) as error:
-        raise BadData(str(error)[:300]) from error
+        return batch, _check(batch, spec, limits)
+    except BadData:
+        raise
+    except (UsageError, RecursionError, ValueError, pa.ArrowException) as error:  # a name that is no UTF-8, say
+        raise BadData(f"The message cannot be read: {str(error)[:300]}") from error
+
+
+def _check(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> Experience:
+    theirs = read_spec(batch.schema)
     if theirs != spec:
         raise BadData(
             f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}."
@@ -63,7 +69,7 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
         values = getattr(experience, name)
         if values is not None and values.dtype.kind == "f" and np.nanmax(np.abs(values), initial=0.0) > limits.largest:
             raise BadData(f"The column for {name} has numbers beyond {limits.largest:g}.")
-    return batch, experience
+    return experience
 
 
 def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:

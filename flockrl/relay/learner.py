@@ -83,6 +83,7 @@ class Learner(threading.Thread):
         self.failure = ""
         self.row: dict[str, Any] = {}
         """The newest line of metrics."""
+        self._logged = trainer.version
         self._every = {"save": save_every, "publish": publish_every, "log": log_every}
         self._due = {what: time.monotonic() + seconds for what, seconds in self._every.items()}
         self._exporter: Exporter | None = None
@@ -164,10 +165,13 @@ class Learner(threading.Thread):
     def _regularly(self) -> None:
         if self.position == self._saved:
             return
-        if self._is_due("log"):
-            self.row = self.trainer.log_epoch()
+        if self.trainer.version > self._logged and self._is_due("log"):
+            self._log()
         if self._is_due("save"):
             self.save()
+
+    def _log(self) -> None:
+        self.row, self._logged = self.trainer.log_epoch(), self.trainer.version
 
     def save(self) -> None:
         """Write a checkpoint that remembers the place in the log, and delete what is no longer needed of it."""
@@ -180,5 +184,5 @@ class Learner(threading.Thread):
         self._stopping.set()
         self.join()
         if not self.failure and self.position != self._saved:
-            self.row = self.trainer.log_epoch()
+            self._log()
             self.save()
