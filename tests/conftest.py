@@ -25,3 +25,16 @@ def tiny_run(tmp_path_factory):
     import flockrl
 
     return flockrl.train("mappo", "mpe/simple_spread", out=tmp_path_factory.mktemp("runs") / "tiny", **TINY)
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory):
+    """An exported team of tests/relay that has not learned anything, version 0."""
+    from relay_kit import SMALL, SPEC
+
+    import flockrl
+
+    path = tmp_path_factory.mktemp("model") / "0"
+    trainer = flockrl.Trainer("ippo", SPEC, hyperparams=SMALL, envs=2, steps=400)
+    flockrl.export(trainer.acquire_model(), path)
+    return path

@@ -1,19 +1,28 @@
-import subprocess
-import sys
+"""The light wheel holds every file that an actor imports."""
 
-import flockrl
+import ast
+import tomllib
+from pathlib import Path
 
-
-def test_importing_the_relay_imports_no_jax():
-    code = "import sys, flockrl.relay, flockrl.spec; print(sorted(m for m in sys.modules if m.split('.')[0] == 'jax'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+HOME = Path(__file__).parents[2]
 
 
-def test_every_public_name_is_there():
-    from flockrl.training import train  # importing a module must not hide the function of the package
+def imported(file):
+    """Files of flockrl that a file imports at its top."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flockrl"):
+            yield HOME / (node.module.replace(".", "/") + ".py")
 
-    assert flockrl.train is train
-    assert all(getattr(flockrl, name) is not None for name in flockrl.__all__)
-    assert flockrl.envs.check is not None
-    assert set(flockrl.__all__) <= set(dir(flockrl))
+
+def test_the_wheel_has_all_that_an_actor_needs():
+    settings = tomllib.loads((HOME / "packages" / "actor" / "pyproject.toml").read_text())
+    shipped = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    files = {(HOME / "packages" / "actor" / source).resolve() for source in shipped}
+    assert all(file.exists() for file in files)
+    needed, waiting = set(), [HOME / "flockrl" / "relay" / "actor.py"]
+    while waiting:
+        file = waiting.pop()
+        if file not in needed:
+            needed.add(file)
+            waiting += imported(file)
+    assert needed <= files

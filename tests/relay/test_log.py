@@ -11,7 +11,8 @@ from relay_kit import SPEC, batch, episodes, ids_in
 from flockrl.data.experience import Experience
 from flockrl.data.schema import decode, make_schema
 from flockrl.errors import UsageError
-from flockrl.relay.log import Damaged, Log, Seen
+from flockrl.relay.ids import Seen
+from flockrl.relay.log import Damaged, Log
 from flockrl.spec import Box, Discrete, EnvSpec
 
 SCHEMA = make_schema(SPEC)
