@@ -197,6 +197,7 @@ def test_a_kernel_of_ones_own_trains_and_resumes(tmp_path):
     again = flockrl.Trainer.load(tmp_path)
     obs = np.ones((3, 6), np.float32)
     assert np.array_equal(again.acquire_model().act(obs), trainer.acquire_model().act(obs))
+    assert _trainer("maddpg", kernel=Wide).acquire_model().act(obs).shape == (3,)  # a critic that all read alike
     with pytest.raises(UsageError, match="keep all axes"):
         _trainer(kernel=Flat)
     with pytest.raises(UsageError, match="no kernel"):

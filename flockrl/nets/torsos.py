@@ -89,8 +89,12 @@ class MLP(nn.Module):
 
 
 def own_torso(name: str, x: Array, ids: int) -> Array:
-    """The user's flax module on [..., n, F], with the agent's id as n more numbers where agents are told apart."""
+    """The user's flax module on [..., n, F], with the agent's id as n more numbers where agents are told apart.
+
+    What all of them read alike, [..., 1, F], is repeated for each of them then.
+    """
     if ids:
+        x = jnp.broadcast_to(x, (*x.shape[:-2], ids, x.shape[-1]))
         x = jnp.concatenate([x, jnp.broadcast_to(jnp.eye(ids), (*x.shape[:-1], ids))], axis=-1)
     y = load_kernel(name)(name="torso")(x)
     if y.shape[:-1] != x.shape[:-1]:
