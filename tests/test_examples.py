@@ -11,7 +11,13 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"]}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+SLOW = {"predators"}
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(e, id=e.stem, marks=pytest.mark.slow if e.stem in SLOW else ()) for e in EXAMPLES],
+)
 def test_example_runs(example, tmp_path):
     words = [sys.executable, str(example), "--steps", "3200", *SMALLER.get(example.stem, [])]
     done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)

@@ -73,7 +73,7 @@ def test_learning_from_rows_equals_learning_live(name):
     ("name", "spec", "settings"),
     [
         pytest.param("mappo", SPREAD, {"memory": "gru"}, id="mappo"),
-        pytest.param("maddpg", REAL, {}, id="maddpg"),
+        pytest.param("maddpg", REAL, {}, id="maddpg", marks=pytest.mark.slow),
         pytest.param("ireinforce", REAL, {}, id="ireinforce", marks=pytest.mark.slow),
         pytest.param("vdn", SPREAD, {"memory": "gru", "sequence": 4}, id="vdn", marks=pytest.mark.slow),
     ],

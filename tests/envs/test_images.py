@@ -150,7 +150,7 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("maddpg", 1_500), slow("qmix", 1_500), slow("iql", 3_000), slow("vdn", 3_000), slow("qplex", 3_000),
+        slow("maddpg", 1_500), slow("qmix", 1_500), slow("iql", 3_000), slow("vdn", 3_000), slow("qplex", 3_000),
         slow("wqmix", 3_000), slow("qtran", 8_000), slow("isac", 3_000), slow("itd3", 3_000),
     ],
 )  # fmt: skip

@@ -60,7 +60,7 @@ class Aim:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param("maddpg", marks=pytest.mark.slow), pytest.param("matd3", marks=pytest.mark.slow), "isac"]
+    "algorithm", ["isac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("maddpg", "matd3"))]
 )
 def test_continuous_actions_hit_their_targets(tmp_path, algorithm):
     """The middle of the bounds scores 0.36 and 0.36; the best is 1."""
@@ -88,7 +88,8 @@ def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, 
     assert float(agent._q(0, learned.params["critic"][0], x)[0, 0, 0]) == pytest.approx(value, rel=0.08)
 
 
-@pytest.mark.parametrize("algorithm", ["td3", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
 def test_a_pendulum_is_swung_up(tmp_path, algorithm):
     """A random policy scores about -1200, one that balances at least -200 on average over many starts."""
     run = flockrl.train(

@@ -104,7 +104,7 @@ def test_both_agents_must_match(tmp_path, algorithm):
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
 
 
-@pytest.mark.parametrize("share", ["all", pytest.param("groups", marks=pytest.mark.slow), "none"])
+@pytest.mark.parametrize("share", ["none", *(pytest.param(s, marks=pytest.mark.slow) for s in ("all", "groups"))])
 def test_unlike_agents_each_learn_their_own(tmp_path, share):
     run = learn(tmp_path, "mappo", "probe/unlike", share=share, steps=51_200)
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
