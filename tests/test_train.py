@@ -139,7 +139,10 @@ def test_continuous_actions_stay_in_bounds(tmp_path):
     assert (action[0, 3:] == 0).all()
 
 
-@pytest.mark.parametrize(("share", "memory", "mode"), [("all", "none", "true"), ("groups", "gru", "true")])
+@pytest.mark.parametrize(
+    ("share", "memory", "mode"),
+    [("all", "none", "true"), pytest.param("groups", "gru", "true", marks=pytest.mark.slow)],
+)
 def test_unlike_agents_train_in_every_variant(tmp_path, share, memory, mode):
     env = f"mpe/simple_world_comm:continuous_actions={mode}"
     settings = {**TINY, "steps": 256, "share": share, "memory": memory, "memory_size": 8, "normalize_obs": True}

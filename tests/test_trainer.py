@@ -55,7 +55,7 @@ def _equal(a, b):
     return all(np.array_equal(x, y) for x, y in zip(_leaves(a), _leaves(b), strict=True))
 
 
-@pytest.mark.parametrize("name", ["ippo", "iql"])
+@pytest.mark.parametrize("name", ["ippo", pytest.param("iql", marks=pytest.mark.slow)])
 def test_learning_from_rows_equals_learning_live(name):
     live, recorded = _trainer(name), _trainer(name)
     episodes = _episodes()
@@ -152,8 +152,8 @@ def test_a_trainer_by_name_trains_by_hand_and_forgets(tmp_path):
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
-        pytest.param("mappo", SPREAD, id="mappo"),
         pytest.param("maddpg", REAL, id="maddpg"),
+        pytest.param("mappo", SPREAD, id="mappo", marks=pytest.mark.slow),
         pytest.param("ippo", SPREAD, id="ippo", marks=pytest.mark.slow),
         pytest.param("vdn", SPREAD, id="vdn", marks=pytest.mark.slow),
     ],

@@ -21,6 +21,7 @@ def test_penalty_without_penalty_is_solved(tmp_path):
     assert final(tmp_path, "mappo", "games/penalty:k=0")[1] == pytest.approx(250)
 
 
+@pytest.mark.slow
 def test_climbing_reaches_the_published_equilibrium(tmp_path):
     assert final(tmp_path, "mappo", "games/climbing")[1] >= 175
 

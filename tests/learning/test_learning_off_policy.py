@@ -23,7 +23,9 @@ def score(run):
     return run.result["final_eval_return"]
 
 
-@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize(
+    "algorithm", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddpg", "td3"))]
+)
 def test_discrete_actions_follow_the_observation(tmp_path, algorithm):
     run = learn(tmp_path, algorithm, "probe/observation_action")
     assert score(run) == pytest.approx(run.env.best, abs=0.05)

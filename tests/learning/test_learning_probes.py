@@ -43,11 +43,13 @@ def first_values(run, steps=1):
 # What values should be. The critic sees one observation, so these are exact answers.
 
 
+@pytest.mark.slow
 def test_the_value_of_a_constant_reward(tmp_path):
     run = learn(tmp_path, "ppo", "probe/constant_reward")
     assert first_values(run)[0] == pytest.approx([1.0], abs=0.05)
 
 
+@pytest.mark.slow
 def test_discounting(tmp_path):
     run = learn(tmp_path, "ppo", "probe/discount")
     assert first_values(run, 2)[:, 0] == pytest.approx([0.9, 1.0], abs=0.05)
@@ -80,8 +82,8 @@ def test_credit_goes_to_whom_it_is_due(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [
-        ("ppo", "action"),
-        ("ia2c", "observation_action"),
+        pytest.param("ppo", "action", marks=pytest.mark.slow),
+        pytest.param("ia2c", "observation_action", marks=pytest.mark.slow),
         ("maa2c", "observation_action"),
         *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("ia2c", "action"), ("maa2c", "action"))),
         pytest.param("ppo", "observation_action", marks=pytest.mark.slow),
@@ -98,13 +100,14 @@ def test_continuous_actions_find_the_target(tmp_path):
     assert score(run) > run.env.best - 0.02
 
 
-@pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
+@pytest.mark.parametrize("algorithm", ["ippo", pytest.param("mappo", marks=pytest.mark.slow)])
 def test_both_agents_must_match(tmp_path, algorithm):
     run = learn(tmp_path, algorithm, "probe/team_credit")
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
 
 
-@pytest.mark.parametrize("share", ["none", *(pytest.param(s, marks=pytest.mark.slow) for s in ("all", "groups"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", ["none", "all", "groups"])
 def test_unlike_agents_each_learn_their_own(tmp_path, share):
     run = learn(tmp_path, "mappo", "probe/unlike", share=share, steps=51_200)
     assert score(run) == pytest.approx(run.env.best, abs=0.05)

@@ -94,11 +94,13 @@ def test_memory_is_needed_for_a_cue_shown_only_at_first(tmp_path):
     assert abs(score(forgetful)) < 0.3
 
 
+@pytest.mark.slow
 def test_masks_are_obeyed(tmp_path):
     run = learn(tmp_path, "dqn", "probe/masks", steps=1280)
     assert score(run) == pytest.approx(run.env.best)
 
 
+@pytest.mark.slow
 def test_unlike_agents_each_learn_their_own_from_the_teams_reward(tmp_path):
     run = learn(
         tmp_path, "vdn", "probe/unlike", share="all", hidden=(64,), steps=51_200, prioritized=True, dueling=True
