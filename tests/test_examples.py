@@ -11,7 +11,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"]}
 
 
-SLOW = {"predators", "factorise"}
+SLOW = {"predators", "factorise", "train_and_act"}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def test_unlike_agents_each_learn_their_own(tmp_path):
     assert score(run) > 0.9
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("matd3", marks=pytest.mark.slow), "masac"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["matd3", "masac"])
 def test_masks_are_obeyed(tmp_path, algorithm):
     run = learn(tmp_path, algorithm, "probe/masks", steps=1280)
     assert score(run) == pytest.approx(run.env.best)

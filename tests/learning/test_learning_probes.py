@@ -100,7 +100,8 @@ def test_continuous_actions_find_the_target(tmp_path):
     assert score(run) > run.env.best - 0.02
 
 
-@pytest.mark.parametrize("algorithm", ["ippo", pytest.param("mappo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
 def test_both_agents_must_match(tmp_path, algorithm):
     run = learn(tmp_path, algorithm, "probe/team_credit")
     assert score(run) == pytest.approx(run.env.best, abs=0.05)
@@ -147,6 +148,7 @@ def explained(run):
     return float(np.mean([row["explained_variance"] for row in run.metrics()[-20:]]))
 
 
+@pytest.mark.slow
 def test_only_a_central_critic_sees_the_state(tmp_path):
     central = learn(tmp_path / "a", "mappo", "probe/state")
     own = learn(tmp_path / "b", "ippo", "probe/state")

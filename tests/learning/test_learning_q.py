@@ -86,6 +86,7 @@ def test_what_is_not_monotonic(algorithm, found):
     assert (PAYOFF[act([1.0])] == 8.0) == found
 
 
+@pytest.mark.slow
 def test_memory_is_needed_for_a_cue_shown_only_at_first(tmp_path):
     settings = {"steps": 51_200, "batch_size": 256, "sequence": 8, "lr": 5e-3}
     remembering = learn(tmp_path / "a", "iql", "probe/memory", memory="gru", memory_size=16, **settings)
