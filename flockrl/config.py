@@ -60,6 +60,11 @@ class RunConfig:
     options: TrainOptions
     config: Any
 
+    @property
+    def recorded(self) -> bool:
+        """Whether it learns from recorded trajectories instead of an environment."""
+        return self.env.startswith("data/")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.algorithm,

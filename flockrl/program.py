@@ -159,7 +159,7 @@ class Program:
 
 def make_program(config: RunConfig, env: Env | Host) -> Program:
     """The program for an environment, compiled or on the host."""
-    if config.env.startswith("data/"):
+    if config.recorded:
         from flockrl.data.program import DataProgram
 
         return DataProgram(config, env)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ class Run:
     @functools.cached_property
     def env(self) -> Env:
         """Where the team plays; for a run on recorded trajectories, the environment that they were recorded in."""
-        if self._env is None and self.config.env.startswith("data/"):
+        if self._env is None and self.config.recorded:
             if self.source.home is None:
                 raise UsageError(f"{self.path} learned from recordings whose environment is not known: pass env=...")
             return self.source.home
@@ -50,7 +50,7 @@ class Run:
     @functools.cached_property
     def source(self) -> Any:
         """What the run learns from: an environment, or recorded trajectories."""
-        if self._env is not None and not self.config.env.startswith("data/"):
+        if self._env is not None and not self.config.recorded:
             return self._env
         if self.config.env.startswith("custom/"):
             raise UsageError(

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import json
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ import numpy as np
 from flockrl.checkpoint import Checkpoints
 from flockrl.config import versions
 from flockrl.data.experience import Experience
-from flockrl.data.pack import Packer
+from flockrl.data.pack import make_packer
 from flockrl.errors import UsageError
 from flockrl.grow import add_agent
 from flockrl.policy import Policy
@@ -109,18 +108,11 @@ class Trainer(metaclass=_Named):
 
     def _build(self, spec: EnvSpec) -> None:
         """Everything that follows from the team and does not change while it learns."""
-        self.spec, rollout = spec, self.config.rollout_steps
-        recurrent = getattr(self.config, "memory", "none") != "none"
-        if recurrent and spec.max_steps > rollout:
-            raise UsageError(
-                f"Agents with memory learn from whole trajectories: set rollout_steps ({rollout}) to at least the "
-                f"longest of them (max_steps, {spec.max_steps})."
-            )
-        updates = math.ceil(self.steps / (self.envs * rollout))
+        self.spec, self._packer = spec, make_packer(spec, self.config, self.envs)
+        updates = math.ceil(self.steps / (self.envs * self.config.rollout_steps))
         self._learner = make_algorithm(self.algorithm, spec, self.config, envs=self.envs, updates=updates)
         self._update: Any = jax.jit(self._learner.update, donate_argnums=0)
         self._params: Any = jax.jit(self._learner.params)
-        self._packer = Packer(spec, rollout, self.envs, whole=recurrent)
         self._extras = () if PRESETS[self.algorithm].recorded else _extras(self._learner, spec)
         if self._lag is None and self._extras:
             self._lag = LAG
@@ -257,13 +249,8 @@ class Trainer(metaclass=_Named):
         return good
 
     def _count(self, data: Experience) -> None:
-        if not data.trajectories:
-            return
-        starts = np.cumsum(data.length) - data.length
-        ended = ((data.terminated | data.truncated) | ~data.alive).all(1)[starts + data.length - 1]
-        whole = ended & (data.step[starts] == 0)
-        returns = np.add.reduceat(data.reward * data.alive, starts, axis=0)
-        self._epoch["returns"] += list(returns[whole])
+        whole = data.whole
+        self._epoch["returns"] += list(data.returns[whole])
         self._epoch["lengths"] += data.length[whole].tolist()
         self.stats["trajectories"] += data.trajectories
         self.stats["steps"] += data.steps
@@ -286,7 +273,12 @@ class Trainer(metaclass=_Named):
             self._saves += 1
             waiting = self._packer.waiting
             if waiting is not None:
-                _write_waiting(self.save_path / WAITING / f"{name}-{self._saves}.arrow", waiting, self.spec)
+                from flockrl.data.files import Writer  # needs pyarrow, which only these few need
+
+                file = self.save_path / WAITING / f"{name}-{self._saves}.arrow"
+                file.unlink(missing_ok=True)  # of a save that did not come to its end
+                with Writer(file, self.spec) as writer:
+                    writer.add(waiting)
             meta = {
                 "version": self.version, "stats": self.stats, "note": self.note, "epoch": _plain(self._epoch),
                 "waiting": waiting is not None,
@@ -326,7 +318,10 @@ class Trainer(metaclass=_Named):
         trainer._saves = steps[-1]
         trainer._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
         if meta["waiting"]:
-            trainer._packer.add(_read_waiting(path / WAITING / f"{name}-{steps[-1]}.arrow", trainer.spec))
+            from flockrl.data.files import Files
+
+            for data in Files([path / WAITING / f"{name}-{steps[-1]}.arrow"]):
+                trainer._packer.add(data)
         return trainer
 
     def _to_json(self) -> dict[str, Any]:
@@ -402,27 +397,3 @@ def _widen(data: Experience, old: EnvSpec, new: EnvSpec) -> Experience:
     from flockrl.data.schema import decode, encode
 
     return decode(encode(data, old), new)
-
-
-def _write_waiting(path: Path, data: Experience, spec: EnvSpec) -> None:
-    import pyarrow as pa
-
-    from flockrl.data.schema import encode
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    batch = encode(data, spec)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _read_waiting(path: Path, spec: EnvSpec) -> Experience:
-    import pyarrow as pa
-
-    from flockrl.data.schema import decode
-
-    with pa.ipc.open_file(path) as reader:
-        return decode(reader.get_batch(0), spec)

@@ -104,7 +104,7 @@ def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
     config = runs[0]
     if len(runs) > 1:
         raise UsageError("A recording holds one run: use --seeds 1 with --record.")
-    if config.env.startswith("data/"):
+    if config.recorded:
         raise UsageError("Training from recorded trajectories makes no new ones: leave out --record.")
     about = {"algorithm": config.algorithm, "seed": config.options.seed, "explore": True}
     return Recording(path, env.spec, config.env, config.options.envs, about)
@@ -135,7 +135,7 @@ class _Loop:
     ):
         self.program, self.paths, self.env = program, list(paths), env
         self.seeds = [run.options.seed for run in runs]
-        self.recorded = runs[0].env.startswith("data/")
+        self.recorded = runs[0].recorded
         self.callbacks = list(callbacks)
         if not quiet:
             from flockrl.progress import Progress

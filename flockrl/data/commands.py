@@ -73,17 +73,14 @@ def summarize(files: Files) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     versions, returns, lengths = set(), [], []
     for data in files:
-        ends = np.cumsum(data.length)
-        starts, last = ends - data.length, ends - 1
-        over = (data.terminated | data.truncated | ~data.alive).all(1)[last]
-        whole = over & (data.step[starts] == 0)
+        over, whole, terminated = data.over, data.whole, data.terminated[data.last].any(1)
         counts["trajectories"] += data.trajectories
         counts["steps"] += data.steps
         counts["agent_steps"] += int(data.alive.sum())
-        counts["terminated"] += int((over & data.terminated[last].any(1)).sum())
-        counts["truncated"] += int((over & ~data.terminated[last].any(1)).sum())
+        counts["terminated"] += int((over & terminated).sum())
+        counts["truncated"] += int((over & ~terminated).sum())
         counts["unfinished"] += int((~over).sum())
-        returns += list(np.add.reduceat(data.reward, starts, axis=0)[whole])
+        returns += list(data.returns[whole])
         lengths += data.length[whole].tolist()
         versions |= set(data.version.tolist())
     spec = files.spec

@@ -60,17 +60,46 @@ class Experience(NamedTuple):
         return len(self.reward)
 
     @property
+    def starts(self) -> np.ndarray:
+        """[K] where each trajectory begins on the axis of steps."""
+        return np.cumsum(self.length) - self.length
+
+    @property
+    def first(self) -> np.ndarray:
+        """[S] bool: the first step of each trajectory."""
+        first = np.zeros(self.steps, bool)
+        first[self.starts] = True
+        return first
+
+    @property
     def last(self) -> np.ndarray:
         """[S] bool: the last step of each trajectory."""
         last = np.zeros(self.steps, bool)
         last[np.cumsum(self.length) - 1] = True
         return last
 
+    @property
+    def over(self) -> np.ndarray:
+        """[K] bool: trajectories at whose end the episode ended for everybody."""
+        return (self.terminated | self.truncated | ~self.alive).all(1)[self.last]
+
+    @property
+    def whole(self) -> np.ndarray:
+        """[K] bool: trajectories that are an episode from its beginning to its end."""
+        return self.over & (self.step[self.starts] == 0)
+
+    @property
+    def returns(self) -> np.ndarray:
+        """[K, N] what each agent earned in each trajectory, in all."""
+        if not self.trajectories:
+            return np.zeros((0, self.reward.shape[1]), self.reward.dtype)
+        return np.add.reduceat(self.reward * self.alive, self.starts, axis=0)
+
     def pick(self, which: np.ndarray | Sequence[int]) -> Experience:
         """The trajectories [k] at these places, in this order."""
         which = np.asarray(which, np.int64)
         length = self.length[which]
-        before = (np.cumsum(self.length) - self.length)[which] - (np.cumsum(length) - length)
+        before = self.starts[which] - (np.cumsum(length) - length)
         return self.take(which, length, np.repeat(before, length) + np.arange(length.sum()))
 
     def take(self, which: np.ndarray, length: np.ndarray, rows: np.ndarray) -> Experience:

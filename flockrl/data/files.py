@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,6 +67,8 @@ class Writer:
         if self._file is not None:
             self._file.close()
             self._file = None
+            with self._partial.open("rb") as file:
+                os.fsync(file.fileno())
             self._partial.replace(self.path)
 
     def __enter__(self) -> Writer:

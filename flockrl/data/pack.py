@@ -7,7 +7,19 @@ from typing import Any
 import numpy as np
 
 from flockrl.data.experience import Experience, join
+from flockrl.errors import UsageError
 from flockrl.types import EnvSpec, PyTree, Trajectory
+
+
+def make_packer(spec: EnvSpec, config: Any, columns: int) -> Packer:
+    """What a learner with this config needs: whole trajectories where it has memory."""
+    recurrent, steps = getattr(config, "memory", "none") != "none", config.rollout_steps
+    if recurrent and spec.max_steps > steps:
+        raise UsageError(
+            f"Agents with memory learn from whole trajectories: set rollout_steps ({steps}) to at least the longest of "
+            f"them (max_steps, {spec.max_steps})."
+        )
+    return Packer(spec, steps, columns, whole=recurrent)
 
 
 class Packer:
@@ -104,8 +116,7 @@ def _usable(data: Experience) -> Experience:
     good = data.alive.any(1) & ~data.blind
     if good.all():
         return data
-    start = np.zeros(data.steps, bool)
-    start[np.cumsum(data.length) - data.length] = True
+    start = data.first
     blind = np.flatnonzero(data.blind)
     before = blind[~start[blind]] - 1
     truncated = data.truncated.copy()
@@ -126,8 +137,7 @@ def _after(data: Experience, used: int) -> Experience:
 def _rollout(spec: EnvSpec, data: Experience, index: np.ndarray, memory: PyTree, extras: tuple[str, ...]) -> Trajectory:
     there = index >= 0
     full = bool(there.all())
-    last, start = data.last, np.zeros(data.steps, bool)
-    start[np.cumsum(data.length) - data.length] = True
+    last, start = data.last, data.first
     # A step whose successor does not stand below it ends a piece.
     ends = np.ones(index.shape, bool)
     ends[:, :-1] = (index[:, 1:] != index[:, :-1] + 1) | last[index[:, :-1]]

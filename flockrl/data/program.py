@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from flockrl.config import RunConfig
 from flockrl.data.files import Files
-from flockrl.data.pack import Packer
+from flockrl.data.pack import make_packer
 from flockrl.errors import UsageError
 from flockrl.evaluate import make_player
 from flockrl.presets import PRESETS
@@ -58,11 +59,8 @@ class DataProgram(Program):
             )
         super().__init__(config, env)  # type: ignore[arg-type]
         self.recorded = env
-        self._recurrent = getattr(config.config, "memory", "none") != "none"
-        if self._recurrent and env.spec.max_steps > config.config.rollout_steps:
-            raise UsageError(
-                f"Agents with memory learn from whole trajectories: use --rollout-steps {env.spec.max_steps} or more."
-            )
+        self._packer = partial(make_packer, env.spec, config.config, config.options.envs)
+        self._packer()  # a learner that it does not suit is refused now
         self._streams: dict[int, tuple[int, Iterator[Trajectory]]] = {}
         self._init: Any = jax.jit(self.algorithm.init, compiler_options={"xla_backend_optimization_level": 0})
         self._params: Any = jax.jit(self.algorithm.params)
@@ -77,8 +75,7 @@ class DataProgram(Program):
 
     def rollouts(self) -> Iterator[Trajectory]:
         """The recorded trajectories, over and over, in the form of rollouts."""
-        steps, columns = self.algorithm.rollout_steps, self.options.envs
-        packer, memory = Packer(self.recorded.spec, steps, columns, self._recurrent), self.algorithm.memory(columns)
+        packer, memory = self._packer(), self.algorithm.memory(self.options.envs)
         while True:
             found = 0
             for data in self.recorded.files:
@@ -86,7 +83,7 @@ class DataProgram(Program):
                 packer.add(data)
                 while packer.ready:
                     yield packer.take(memory)
-            if not found or (not packer.parts and found < steps):
+            if not found or (not packer.parts and found < self.algorithm.rollout_steps):
                 raise UsageError("The recorded trajectories hold no steps to learn from.")
 
     def shape(self) -> TrainState:

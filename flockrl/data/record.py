@@ -159,8 +159,7 @@ def record_episodes(
                 chosen = data.pick(np.flatnonzero(place < episodes))
                 if chosen.trajectories:
                     writer.add(chosen)
-                    starts = np.cumsum(chosen.length) - chosen.length
-                    returns += list(np.add.reduceat(chosen.reward, starts, axis=0))
+                    returns += list(chosen.returns)
                     lengths += chosen.length.tolist()
     return summarize(np.stack(returns), np.array(lengths))  # type: ignore[arg-type]
 
