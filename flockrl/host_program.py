@@ -20,7 +20,7 @@ from flockrl.envs.workers import Executor, open_executor
 from flockrl.errors import UsageError
 from flockrl.evaluate import HOST_TEAMS, host_episodes
 from flockrl.program import Program, TrainState
-from flockrl.rollout import Actors, Episodes, HostActor, host_rollout, host_row, host_start
+from flockrl.rollout import Actors, Episodes, HostActor, host_after, host_rollout, host_start
 from flockrl.types import Array, PyTree, Trajectory
 
 
@@ -88,7 +88,8 @@ class HostProgram(Program):
         action, _, extras = jax.eval_shape(act, params, blank.observation, blank.memory, jax.random.key(0))
         flags = np.zeros(blank.returns.shape, bool)
         result = StepResult((), blank.observation, blank.observation, blank.returns, flags, flags, flags[:, 0])  # type: ignore[arg-type]
-        row = host_row(blank.observation, action, extras, blank.first, result)  # type: ignore[arg-type]
+        columns: dict[str, Any] = {**blank.observation._asdict(), **host_after(result, blank.observation.alive)}  # type: ignore[arg-type]
+        row = Trajectory(**columns, action=action, first=blank.first, extras=extras)
         steps = self.algorithm.rollout_steps
         rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), row)
         return rows._replace(memory=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank.memory))

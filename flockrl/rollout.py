@@ -145,7 +145,7 @@ def host_rollout(
     for each half, and the half's rows are taken: every team gets the numbers it would have got in one call.
     """
     work = _HostRollout(algorithm, params, env, actors, key)
-    under_way = [(group, work.begin(0, group)) for group in env.executor.groups(env.rows)]
+    under_way = [(group, work.begin(0, group)) for group in env.executor.groups(env.count)]
     for t in range(algorithm.rollout_steps):
         for i, (group, step) in enumerate(under_way):
             work.finish(t, group, step)
@@ -164,58 +164,62 @@ class _HostRollout:
         self.returns, self.lengths = np.array(actors.returns), np.array(actors.lengths)
         zeros = np.zeros_like(self.lengths), np.zeros_like(self.returns), np.zeros_like(self.lengths)
         self.ended: Any = Episodes(*zeros)  # type: ignore[arg-type]
-        self.rows: Trajectory | None = None
+        self.columns: dict[str, np.ndarray] = {}
+        self.extras: dict[str, np.ndarray] = {}
 
-    def begin(self, t: int, group: np.ndarray) -> tuple[Any, np.ndarray, Any, Observation, np.ndarray]:
+    def begin(self, t: int, group: slice) -> Any:
         """Choose actions of a group of teams and have them step."""
         mine = np.zeros(self.env.count, bool)
         mine[group] = True
         action, self.memory, extras = self.algorithm(
             self.params, self.seen, self.memory, self.first, mine, self.draws.act[t]
         )
-        part: tuple[Any, Any, Any] = jax.tree.map(lambda x: x[group], (action, extras, self.seen))
-        step = self.env.begin(group, part[0], self.draws.step[t, group], self.draws.reset[t, group])
-        return step, *part, self.first[group]
+        step = self.env.begin(group, action[group], self.draws.step[t, group], self.draws.reset[t, group])
+        before = {**self.seen._asdict(), "action": action, "first": self.first}
+        self._write(self.columns, t, group, {name: x[group] for name, x in before.items() if x is not None})
+        self._write(self.extras, t, group, {name: x[group] for name, x in extras.items()})
+        return step
 
-    def finish(self, t: int, group: np.ndarray, begun: tuple[Any, Any, Any, Observation, np.ndarray]) -> None:
+    def finish(self, t: int, group: slice, step: Any) -> None:
         """Wait for the step and write down what came of it."""
-        step, action, extras, seen, first = begun
         self.env.finish(step)
         result = self.env.result(group)
-        row = host_row(seen, action, extras, first, result)
-        if self.rows is None:
-            shape = self.algorithm.rollout_steps, self.env.count
-            self.rows = jax.tree.map(lambda x: np.empty((*shape, *x.shape[1:]), x.dtype), row)
-        for column, value in zip(jax.tree.leaves(self.rows), jax.tree.leaves(row), strict=True):
-            column[t, group] = value
-        self.returns[group] += row.reward
+        alive = self.columns["alive"][t, group] if "alive" in self.columns else None
+        after = host_after(result, alive)
+        self._write(self.columns, t, group, after)
+        self.returns[group] += after["reward"]
         self.lengths[group] += 1
         self.first[group] = result.done
-        over = group[np.asarray(result.done)]
-        if len(over):
+        if np.any(result.done):
+            over = np.arange(group.start, group.stop)[np.asarray(result.done)]
             whole = over[~self.env.was_cut[over]]
             self.ended.number[whole] += 1
             self.ended.returns[whole] += self.returns[whole]
             self.ended.lengths[whole] += self.lengths[whole]
             self.returns[over], self.lengths[over] = 0.0, 0
 
+    def _write(self, columns: dict[str, np.ndarray], t: int, group: slice, values: Mapping[str, np.ndarray]) -> None:
+        """Put the group's values [G, ...] where they belong in columns [T, B, ...]."""
+        for name, value in values.items():
+            if name not in columns:
+                shape = self.algorithm.rollout_steps, self.env.count, *value.shape[1:]
+                columns[name] = np.empty(shape, value.dtype)
+            columns[name][t, group] = value
+
     def result(self) -> tuple[Actors, Trajectory, Episodes]:
-        assert self.rows is not None
         going = ~self.first
         memory = jax.tree.map(lambda h: np.asarray(h) * going.reshape(-1, *(1,) * (h.ndim - 1)), self.memory)
         seen: Observation = jax.tree.map(np.copy, self.seen)
         after = Actors(self.env.state(), seen, memory, self.first, self.returns, self.lengths)  # type: ignore[arg-type]
         totals = jax.tree.map(lambda x: x.sum(0), self.ended)
-        return after, self.rows._replace(memory=self.start.memory), totals
+        columns: dict[str, Any] = {**self.columns, "extras": self.extras, "memory": self.start.memory}
+        return after, Trajectory(**columns), totals
 
 
-def host_row(
-    seen: Observation, action: np.ndarray, extras: Mapping[str, np.ndarray], first: np.ndarray, result: StepResult
-) -> Trajectory:
-    reward = result.reward if seen.alive is None else np.where(seen.alive, result.reward, np.float32(0))
-    return Trajectory(
-        obs=seen.obs, avail=seen.avail, state=seen.state, alive=seen.alive,
-        action=action, reward=reward, terminated=result.terminated, truncated=result.truncated,  # type: ignore[arg-type]
-        next_obs=result.final.obs, next_avail=result.final.avail, next_state=result.final.state,
-        first=first, extras=extras,  # type: ignore[arg-type]
-    )  # fmt: skip
+def host_after(result: StepResult, alive: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The columns of a trajectory that a step leads to; those it begins with are `types.Observation`'s, action and
+    first. alive: [B, N] who lived before the step."""
+    reward: Any = result.reward if alive is None else np.where(alive, result.reward, np.float32(0))
+    after = {"reward": reward, "terminated": result.terminated, "truncated": result.truncated}
+    final = {"obs": result.final.obs, "avail": result.final.avail, "state": result.final.state}
+    return after | {f"next_{name}": x for name, x in final.items() if x is not None}

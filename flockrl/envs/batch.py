@@ -38,10 +38,14 @@ def words(key: Array) -> Array:
     return jax.random.key_data(key)[..., :2]
 
 
+Teams = slice | np.ndarray
+"""Some teams of a batch, by their positions. With a slice nothing is copied that need not be."""
+
+
 class Pending(NamedTuple):
     """A command under way: teams, the executor's ticket, and teams that could not even be asked, with the reason."""
 
-    which: np.ndarray
+    which: Teams
     ticket: int
     given_up: dict[int, str]
 
@@ -50,9 +54,9 @@ class HostBatch:
     """Rows `start` to `start + count` of an executor's slots. All arrays have a leading axis B = `count`."""
 
     def __init__(self, executor: Executor, start: int, count: int):
-        self.executor, self.slots, self.form = executor, executor.slots, executor.slots.form
+        self.executor, self.slots, self.form = executor, executor.slots.part(start, count), executor.slots.form
         self.spec, self.count = self.form.spec, count
-        self.rows = np.arange(start, start + count)
+        self.rows, self._all = np.arange(start, start + count), np.arange(count)
         self.cuts = 0
         """Episodes that were cut by faults so far."""
         self.was_cut = np.zeros(count, bool)
@@ -65,7 +69,7 @@ class HostBatch:
 
     def reset(self, seeds: np.ndarray, where: np.ndarray | None = None) -> Observation:
         """Begin the episodes `seeds` [B, 2]; of all teams, or `where` [B] says so."""
-        which = np.arange(self.count) if where is None else np.flatnonzero(where)
+        which = self._all if where is None else np.flatnonzero(where)
         self._begin(which, seeds)
         self._look(which)
         return jax.tree.map(np.copy, self.seen)
@@ -75,14 +79,14 @@ class HostBatch:
 
         action: [B, N] or [B, N, A]. draws: [B, 2] chance of the step. seeds: [B, 2] episodes that begin where one ends.
         """
-        which = np.arange(self.count) if where is None else np.flatnonzero(where)
+        which = self._all if where is None else np.flatnonzero(where)
         self.finish(self.begin(which, action[which], draws[which], seeds[which]))
-        return self.result(np.arange(self.count))
+        return self.result(self._all)
 
-    def begin(self, which: np.ndarray, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray) -> Pending:
+    def begin(self, which: Teams, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray) -> Pending:
         """Have the teams `which` step, and do not wait. The other arguments are about these teams."""
-        slots, rows = self.slots, self.rows[which]
-        slots.action[rows], slots.draw[rows], slots.seed[rows] = action, draws, seeds
+        slots = self.slots
+        slots.action[which], slots.draw[which], slots.seed[which] = action, draws, seeds
         return self._send(STEP, which)
 
     def finish(self, pending: Pending) -> None:
@@ -91,54 +95,55 @@ class HostBatch:
         which = pending.which
         self.was_cut[which] = False
         if failed:
-            self._remember(np.setdiff1d(which, list(failed)))
+            self._remember(np.setdiff1d(self._all[which], list(failed)))
             self._cut(np.array(sorted(failed)))
         else:
             self._remember(which)
         self._look(which)
 
-    def result(self, which: np.ndarray) -> StepResult:
-        """What the last step of the teams `which` led to."""
-        slots, rows = self.slots, self.rows[which]
-        seen: Any = jax.tree.map(lambda x: x[which], self.seen)
-        flags = (getattr(slots, name)[rows] for name in ("reward", "terminated", "truncated", "done"))
-        return StepResult((), seen, slots.observation(rows, final=True), *flags)
+    def result(self, which: Teams) -> StepResult:
+        """What the last step of the teams `which` led to; of a slice as views, good until their next step."""
+        slots, seen = self.slots, {name: getattr(self.seen, name)[which] for name in self.slots.fields}
+        flags = slots.reward[which], slots.terminated[which], slots.truncated[which], slots.done[which]
+        return StepResult((), Observation(**seen), slots.observation(which, final=True), *flags)  # type: ignore[arg-type]
 
-    def _look(self, which: np.ndarray) -> None:
+    def _look(self, which: Teams) -> None:
         """What these teams see now is copied out of the slots, which the next step will write to."""
-        rows = self.rows[which]
         for name in self.slots.fields:
-            getattr(self.seen, name)[which] = getattr(self.slots, name)[rows]
+            getattr(self.seen, name)[which] = getattr(self.slots, name)[which]
 
-    def _remember(self, which: np.ndarray) -> None:
-        slots, rows = self.slots, self.rows[which]
-        at, done = slots.length[rows], slots.done[rows]
+    def _remember(self, which: Teams) -> None:
+        slots, done = self.slots, self.slots.done[which]
         if self.form.history:
-            slots.actions[rows, at], slots.draws[rows, at] = slots.action[rows], slots.draw[rows]
-        slots.length[rows] = np.where(done, 0, at + 1)
-        slots.episode[rows[done]] = slots.seed[rows[done]]
-        self._strikes[which[done]] = 0
+            place = self._all[which], slots.length[which]
+            slots.actions[place], slots.draws[place] = slots.action[which], slots.draw[which]
+        slots.length[which] += 1
+        if done.any():
+            over = self._all[which][done]
+            slots.length[over], slots.episode[over] = 0, slots.seed[over]
+            self._strikes[over] = 0
 
     def _begin(self, which: np.ndarray, seeds: np.ndarray) -> None:
-        slots, rows = self.slots, self.rows[which]
-        slots.seed[rows] = slots.episode[rows] = seeds[which]
-        slots.length[rows] = 0
+        slots = self.slots
+        slots.seed[which] = slots.episode[which] = seeds[which]
+        slots.length[which] = 0
         for i, why in self._complete(RESET, self._send(RESET, which)).items():
             raise self._fault(i, why)
 
-    def _send(self, command: int, which: np.ndarray) -> Pending:
+    def _send(self, command: int, which: Teams) -> Pending:
         given_up: dict[int, str] = {}
+        asked = which
         if command == STEP and self.executor.lost:
-            given_up = self._recover([int(i) for i in which])
-        rows = self.rows[[i for i in which if i not in given_up]] if given_up else self.rows[which]
-        self.slots.command[rows] = command
-        return Pending(which, self.executor.send(rows), given_up)
+            given_up = self._recover(self._all[which].tolist())
+            asked = np.setdiff1d(self._all[which], list(given_up))
+        self.slots.command[asked] = command
+        return Pending(which, self.executor.send(self.rows[asked]), given_up)
 
     def _complete(self, command: int, pending: Pending) -> dict[int, str]:
         """Wait for a command, try again what failed, from rebuilt teams. Returns what cannot be done: team -> why."""
         given_up, failed = pending.given_up, self._failures(pending.ticket)
         if command == RESET and self.executor.lost:
-            self.executor.lost -= {int(self.rows[i]) for i in pending.which if i not in failed}
+            self.executor.lost -= {int(self.rows[i]) for i in self._all[pending.which] if i not in failed}
         raised: dict[int, str] = {}
         spent = 0
         while failed:
@@ -150,7 +155,7 @@ class HostBatch:
             given_up |= again.given_up
             failed = self._failures(again.ticket)
             if command == RESET:
-                self.executor.lost -= {int(self.rows[i]) for i in again.which if i not in failed}
+                self.executor.lost -= {int(self.rows[i]) for i in self._all[again.which] if i not in failed}
         for i in failed.keys() | (raised.keys() & given_up.keys()):
             self._strikes[i] += 1
             if self._strikes[i] >= STRIKES:
@@ -169,7 +174,7 @@ class HostBatch:
         found = dict.fromkeys(rows, "Its episode is too long to be played again.")
         spent = 0
         while self.form.history and spent < PATIENCE:
-            self.slots.command[rows] = REPLAY
+            self.slots.command[lost] = REPLAY
             found = self.executor.receive(self.executor.send(rows))
             if not any(why.startswith((DIED, LOST)) for why in found.values()):
                 break
@@ -181,20 +186,19 @@ class HostBatch:
         return {row - int(self.rows[0]): why for row, why in found.items()}
 
     def _same(self, i: int, seen: Observation) -> bool:
-        row = self.rows[i]
-        return all(np.array_equal(getattr(self.slots, name)[row], getattr(seen, name)[i]) for name in self.slots.fields)
+        return all(np.array_equal(getattr(self.slots, name)[i], getattr(seen, name)[i]) for name in self.slots.fields)
 
     def _cut(self, which: np.ndarray) -> None:
         """Close the episodes that cannot go on, on what was last seen, and begin those that were to come next."""
-        slots, rows = self.slots, self.rows[which]
+        slots = self.slots
         self.was_cut[which] = True
         self.cuts += len(which)
         seeds = np.zeros((self.count, 2), np.uint32)
-        seeds[which] = slots.seed[rows]
+        seeds[which] = slots.seed[which]
         for name in slots.fields:
-            getattr(slots, f"final_{name}")[rows] = getattr(self.seen, name)[which]
-        slots.reward[rows], slots.terminated[rows], slots.done[rows] = 0.0, False, True
-        slots.truncated[rows] = True if self.seen.alive is None else self.seen.alive[which]
+            getattr(slots, f"final_{name}")[which] = getattr(self.seen, name)[which]
+        slots.reward[which], slots.terminated[which], slots.done[which] = 0.0, False, True
+        slots.truncated[which] = True if self.seen.alive is None else self.seen.alive[which]
         self._begin(which, seeds)
 
     def _fault(self, i: int, why: str) -> HostFault:
@@ -204,25 +208,24 @@ class HostBatch:
 
     def state(self) -> PyTree:
         """The running episodes, as arrays for a checkpoint: which they are, and their actions so far."""
-        return {name: getattr(self.slots, name)[self.rows].copy() for name in RUNNING}
+        return {name: getattr(self.slots, name).copy() for name in RUNNING}
 
     def stands_at(self, state: PyTree, lengths: np.ndarray) -> bool:
         """Whether the teams are where `state` was taken."""
-        slots, rows = self.slots, self.rows
-        return np.array_equal(slots.episode[rows], state["episode"]) and np.array_equal(slots.length[rows], lengths)
+        slots = self.slots
+        return np.array_equal(slots.episode, state["episode"]) and np.array_equal(slots.length, lengths)
 
     def restore(self, state: PyTree, lengths: np.ndarray, seen: Observation, seeds: np.ndarray) -> np.ndarray:
         """Go to where `state` was taken. Teams that cannot begin the episodes `seeds` instead; returns which, [B]."""
-        slots, rows = self.slots, self.rows
         for name in RUNNING:
-            getattr(slots, name)[rows] = state[name]
-        slots.length[rows] = lengths
+            getattr(self.slots, name)[:] = state[name]
+        self.slots.length[:] = lengths
         self.seen = jax.tree.map(np.array, seen)
-        self.executor.lost |= {int(row) for row in rows}
-        failed = self._recover(list(range(self.count)))
-        fresh = np.isin(np.arange(self.count), list(failed))
+        self.executor.lost |= set(self.rows.tolist())
+        failed = self._recover(self._all.tolist())
+        fresh = np.isin(self._all, list(failed))
         self._begin(np.flatnonzero(fresh), seeds)
-        self._look(np.arange(self.count))
+        self._look(self._all)
         return fresh
 
 

@@ -17,12 +17,14 @@ the arrays through which teams are driven, one row each, in plain memory or in m
 from __future__ import annotations
 
 import contextlib
+import copy
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from flockrl.envs.base import action_bounds
@@ -71,6 +73,9 @@ class Host:
     """
 
     def __init__(self, build: Callable[[bool], HostEnv], drawable: bool = False):
+        # Acting is a small program that is called at every step. Handed to another thread, as JAX does by default, it
+        # waits for a core that the workers keep busy. This has its effect where JAX has not computed anything yet.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         self.build = build
         self.first = build(False)
         self.spec, self.codec = self.first.spec, self.first.codec
@@ -193,10 +198,18 @@ class Slots:
         sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in form.slots().values()]
         return sum(-(-count * size // 64) * 64 for size in sizes)
 
+    def part(self, start: int, count: int) -> Slots:
+        """Some of the rows, as views."""
+        part = copy.copy(self)
+        part.count = count
+        for name in self.form.slots():
+            setattr(part, name, getattr(self, name)[start : start + count])
+        return part
+
     def observation(self, rows: slice | np.ndarray, final: bool = False) -> Observation:
-        """A copy of what the teams of these rows see now, or saw at the end of their last step."""
+        """What the teams of these rows see now, or saw at the end of their last step; of a slice, as views."""
         prefix = "final_" if final else ""
-        return Observation(**{name: getattr(self, prefix + name)[rows].copy() for name in self.fields})
+        return Observation(**{name: getattr(self, prefix + name)[rows] for name in self.fields})
 
     def put(self, row: int, seen: Observation, final: bool = False) -> None:
         prefix = "final_" if final else ""

@@ -58,9 +58,9 @@ class Local:
         """Row -> what went wrong."""
         return self._failures
 
-    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Positions in `rows` that are best stepped together."""
-        return [np.arange(len(rows))]
+    def groups(self, count: int) -> list[slice]:
+        """Of a batch of `count` teams, those that are best stepped together."""
+        return [slice(0, count)]
 
     def close(self) -> None:
         for team in self._teams.values():
@@ -171,12 +171,9 @@ class Workers:
         self.restarts += 1
         self.lost |= {int(row) for row in mine}
 
-    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Positions in `rows`, two halves of every worker's share: while one steps, the other can be answered."""
-        shares = [np.flatnonzero(self.owner[rows] == worker) for worker in np.unique(self.owner[rows])]
-        halves = [[share[: len(share) // 2] for share in shares], [share[len(share) // 2 :] for share in shares]]
-        found = [np.sort(np.concatenate(half)) for half in halves]
-        return [group for group in found if len(group)]
+    def groups(self, count: int) -> list[slice]:
+        """Of a batch of `count` teams, those that are best stepped together; every worker has some of each group."""
+        return groups(count, len(self._workers))
 
     def close(self) -> None:
         self._selector.close()
@@ -189,6 +186,20 @@ class Workers:
 
 
 Executor = Local | Workers
+
+
+def groups(count: int, workers: int) -> list[slice]:
+    """Two halves of `count` teams, so that one can be answered while the other steps; all of them where a half would
+    not do for every worker."""
+    if count < 2 * workers:
+        return [slice(0, count)]
+    return [slice(0, count // 2), slice(count // 2, count)]
+
+
+def owners(count: int, workers: int) -> list[int]:
+    """The worker of each of `count` teams: every group of them is shared out evenly."""
+    sizes = [group.stop - group.start for group in groups(count, workers)]
+    return [i * workers // size for size in sizes for i in range(size)]
 
 
 def _work(pipe: Any, memory: Any, form: Form, count: int, packed: bytes) -> None:
@@ -305,7 +316,7 @@ def open_executor(
     if not workers:
         return Local(host, sum(batches)), note or "stepped in this process"
     workers = min(workers, max(batches))
-    owner = [i * workers // count for count in batches for i in range(count)]
+    owner = [worker for count in batches for worker in owners(count, workers)]
     note = note or f"stepped by {workers} worker{'s' * (workers > 1)}"
     return Workers(host, owner, TIMEOUT if timeout is None else timeout), note
 
