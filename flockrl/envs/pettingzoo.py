@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flockrl.envs.host import HostEnv, TeamStep, short_seed
+from flockrl.envs.images import is_picture
 from flockrl.envs.options import Options, draw_quietly, load, time_limit
 from flockrl.envs.spaces import Codec
 from flockrl.errors import UsageError
@@ -30,11 +31,21 @@ def raw(module: str, settings: Mapping[str, Any], draw: bool) -> Any:
     make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
     if make is None:
         raise UsageError(f"{module} is not a PettingZoo environment: it has neither parallel_env nor env.")
-    given = {"render_mode": "rgb_array", **settings} if draw else dict(settings)
     try:
-        return make(**given)
+        env = make(**({"render_mode": "rgb_array", **settings} if draw else settings))
+        if not draw and "render_mode" not in settings and _shows_what_it_draws(env):
+            env = make(**{"render_mode": "rgb_array", **settings})
+        return env
     except TypeError as error:
         raise UsageError(f"pettingzoo/{module} does not take these settings: {error}.") from error
+
+
+def _shows_what_it_draws(env: Any) -> bool:
+    """Whether agents see pictures. Some environments (pistonball) draw nothing unless a render mode is asked for, and
+    their agents look at a picture that never changes."""
+    spaces = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]
+    modes = (getattr(env, "metadata", None) or {}).get("render_modes", ())
+    return bool(spaces) and all(map(is_picture, spaces)) and "rgb_array" in modes
 
 
 class _Named(HostEnv):

@@ -1,8 +1,13 @@
 """Pictures: bytes until the network, shrunk, grey, stacked; and a team that has to look."""
 
+import sys
+import types
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from gymnasium import spaces
 
@@ -12,7 +17,7 @@ from flockrl.envs import check, make
 from flockrl.envs.images import Pictures, Stack
 from flockrl.envs.options import Options
 from flockrl.nets.actor_critic import Network
-from flockrl.nets.torsos import _blocks, _patches, picture_shape
+from flockrl.nets.torsos import CNN, _blocks, _patches, picture_shape
 from flockrl.presets import make_algorithm, make_config
 from flockrl.types import Box, Discrete, EnvSpec
 
@@ -131,6 +136,49 @@ def test_patches_are_what_convolutions_see():
         axes = ("NHWC", "HWIO", "NHWC")
         wanted = jax.lax.conv_general_dilated(picture, kernel, (stride, stride), padding, dimension_numbers=axes)
         np.testing.assert_allclose(see(picture) @ kernel.reshape(27, 4), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_units_survive_bright_pictures_and_noise():
+    """With rectified units every feature is dead after this."""
+    rng = np.random.default_rng(0)
+    x = np.full((256, 12, 12, 1), 250, np.uint8)
+    x[:, 4:8, 4:8] = rng.integers(0, 256, (256, 4, 4, 1))
+    x, target = x.reshape(256, -1), rng.normal(size=(100, 256)).astype(np.float32)
+    net = CNN((12, 12, 1))
+    params = net.init(jax.random.key(0), x)["params"]
+    rate = optax.adam(2e-3)
+
+    @jax.jit
+    def learn(params, noise):
+        def step(carry, wanted):
+            params, state = carry
+            grads = jax.grad(lambda p: jnp.mean((net.apply({"params": p}, x).mean(-1) - wanted) ** 2))(params)
+            change, state = rate.update(grads, state)
+            return (optax.apply_updates(params, change), state), None
+
+        return jax.lax.scan(step, (params, rate.init(params)), noise)[0][0]
+
+    features = np.asarray(net.apply({"params": learn(params, target)}, x))
+    assert (features.std(0) > 1e-3).mean() > 0.95
+
+
+class Blind(Lamps):
+    """Draws, and so shows, nothing new unless it is asked for pictures: pistonball does that."""
+
+    metadata: ClassVar = {"render_modes": ["human", "rgb_array"]}
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def look(self):
+        return {a: x if self.render_mode else np.zeros_like(x) for a, x in super().look().items()}
+
+
+def test_environments_that_show_what_they_draw_are_asked_to_draw(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blind", types.SimpleNamespace(parallel_env=Blind))
+    assert make("pettingzoo/blind").first.reset(0).obs.any()
+    assert not make("pettingzoo/blind:render_mode=null").first.reset(0).obs.any()
 
 
 def test_a_team_learns_by_looking(tmp_path):
