@@ -29,6 +29,8 @@ def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
     """What is wrong, one sentence each; the first ones matter most."""
     team, rng = host.first, np.random.default_rng(seed)
     deadline = time.perf_counter() + SECONDS
+    pictures = host.spec.observations[0].dtype == "uint8"
+    shown, steps, changed = None, 0, not pictures
     for episode in range(episodes):
         alive, length = None, 0
         for word, seen, outcome in _episode(host, team, seed + episode, rng):
@@ -37,9 +39,19 @@ def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
             yield from found
             if found:
                 return
-            alive, length = seen.alive, length + 1
+            if not changed:
+                shown = np.copy(seen.obs) if shown is None else shown
+                changed = not np.array_equal(shown, seen.obs)
+            alive, length, steps = seen.alive, length + 1, steps + 1
             if time.perf_counter() > deadline and length > REPEATED:
-                return
+                break
+        if time.perf_counter() > deadline:
+            break
+    if not changed and steps > REPEATED:
+        yield (
+            f"the pictures that agents see never changed in {steps} steps: does the environment draw only when it is "
+            "built with render_mode='rgb_array'?"
+        )
 
 
 def repeats(host: Host, seed: int = 0) -> bool:

@@ -178,7 +178,10 @@ class Blind(Lamps):
 def test_environments_that_show_what_they_draw_are_asked_to_draw(monkeypatch):
     monkeypatch.setitem(sys.modules, "blind", types.SimpleNamespace(parallel_env=Blind))
     assert make("pettingzoo/blind").first.reset(0).obs.any()
-    assert not make("pettingzoo/blind:render_mode=null").first.reset(0).obs.any()
+    blind = make("pettingzoo/blind:render_mode=null")
+    assert not blind.first.reset(0).obs.any()
+    with pytest.raises(flockrl.UsageError, match=r"never changed in \d+ steps: .* render_mode='rgb_array'"):
+        check(blind)
 
 
 def test_a_team_learns_by_looking(tmp_path):
