@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich import progress as bars
@@ -13,9 +14,12 @@ from flockrl.config import RunConfig
 from flockrl.program import Program
 from flockrl.types import EvalResult
 
+QUIET = 30.0
+"""Seconds after which a log gets another line even without an evaluation."""
+
 
 class Progress(Callback):
-    """A live bar on a terminal, a line per evaluation elsewhere."""
+    """A live bar on a terminal; elsewhere a line per evaluation, and one when there was none for a while."""
 
     def __init__(self, run: RunConfig, program: Program, seeds: int, console: Console | None = None):
         self.console = console or Console()
@@ -31,6 +35,7 @@ class Progress(Callback):
         )
         self.task: Any = None
         self.finals: list[Moment] = []
+        self.said = 0.0
 
     def on_start(self, moment: Moment) -> None:
         if self.task is not None:
@@ -61,9 +66,12 @@ class Progress(Callback):
         if score is not None:
             fields["score"] = f"{score:.2f}"
         self.bar.update(self.task, completed=moment.step, **fields)
-        if "eval_return" in row and not self.console.is_terminal:
-            trained = "" if score is None else f"  return {score:8.2f}  {row['steps_per_second']:9,.0f} steps/s"
-            print(f"{moment.step:>11,}/{moment.steps:,} steps  eval {row['eval_return']:8.2f}{trained}", flush=True)
+        if not self.console.is_terminal and ("eval_return" in row or time.monotonic() - self.said > QUIET):
+            tested = f"  eval {row['eval_return']:8.2f}" if "eval_return" in row else " " * 15
+            trained = "" if score is None else f"  return {score:8.2f}"
+            speed = f"  {row['steps_per_second']:9,.0f} steps/s" if "steps_per_second" in row else ""
+            print(f"{moment.step:>11,}/{moment.steps:,} steps{tested}{trained}{speed}", flush=True)
+            self.said = time.monotonic()
 
     def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
         self.evals.setdefault(moment.seed, []).append((moment.step, result.mean))
