@@ -181,8 +181,9 @@ def _gaussian(spec: EnvSpec, group: Group) -> Head:
     size = group.action_size
     low, high = (bound[list(group.agents), :size] for bound in action_bounds(spec))
     bounded = np.isfinite(low) & np.isfinite(high) & group.legal
-    middle: Any = np.where(bounded, (low + high) / 2, 0.0).astype(np.float32)
-    half: Any = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+    low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+    middle: Any = ((low + high) / 2).astype(np.float32)
+    half: Any = ((high - low) / 2).astype(np.float32)
     own: Any = group.legal.astype(np.float32)
 
     def mode(out: Array, avail: Array | None) -> Array:
