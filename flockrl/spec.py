@@ -84,6 +84,14 @@ class EnvSpec:
         return tuple(seen.setdefault(key, len(seen)) for key in keys)
 
     @property
+    def picture(self) -> tuple[int, ...]:
+        """[height, width, channels] of the agents' observations when they are pictures, else ()."""
+        shapes = {
+            space.shape if space.dtype == "uint8" and len(space.shape) == 3 else () for space in self.observations
+        }
+        return shapes.pop() if len(shapes) == 1 else ()
+
+    @property
     def num_agents(self) -> int:
         """N."""
         return len(self.agents)

@@ -26,7 +26,6 @@ from flockrl.draw import Source, split
 from flockrl.nets.actions import ActionCode
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import ILLEGAL
-from flockrl.nets.torsos import picture_shape
 from flockrl.sharing import Group, merge, take
 from flockrl.types import Array, EnvSpec, Observation, PyTree
 
@@ -73,7 +72,7 @@ class OffPolicy(ReplayLearner):
         number = ids(group, self.config.agent_ids)
         config = self.config
         return Network(
-            config.hidden, outputs, config.activation, ids=number, out_scale=scale, picture=picture_shape(self.spec),
+            config.hidden, outputs, config.activation, ids=number, out_scale=scale, picture=self.spec.picture,
             kernel=config.kernel,
         )  # fmt: skip
 

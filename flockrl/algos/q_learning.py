@@ -29,7 +29,6 @@ from flockrl.explore import level, random_action
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Constraint, Dueling, Joint, Looking, Monotonic, Sum, Weighted, total
-from flockrl.nets.torsos import picture_shape
 from flockrl.returns import lambda_returns, n_step_returns
 from flockrl.sharing import merge, take
 from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
@@ -162,7 +161,7 @@ class QLearner(ReplayLearner):
         self.nets = [
             Network(
                 config.hidden, group.action_size + config.dueling, config.activation, ids=ids(group, config.agent_ids),
-                memory=config.memory_size if self.recurrent else 0, out_scale=0.01, picture=picture_shape(spec),
+                memory=config.memory_size if self.recurrent else 0, out_scale=0.01, picture=spec.picture,
                 kernel=config.kernel,
             )
             for group in self.groups
@@ -182,7 +181,7 @@ class QLearner(ReplayLearner):
             "weighted": Weighted(size, hyper, config.hidden),
             "qtran": Constraint(config.hidden),
         }[config.mixer]
-        picture = picture_shape(self.spec)
+        picture = self.spec.picture
         reads = config.mixer != "sum" and not self.spec.state_size
         return Looking(mixer, picture) if picture and reads else mixer
 

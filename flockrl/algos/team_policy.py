@@ -10,7 +10,6 @@ from flockrl.algos.parts import blank_memory, ids, legal
 from flockrl.draw import Source, fold_in
 from flockrl.nets.actor_critic import Network
 from flockrl.nets.heads import Head, make_head
-from flockrl.nets.torsos import picture_shape
 from flockrl.normalize import Moments
 from flockrl.sharing import Group, make_groups, merge, take
 from flockrl.types import Array, EnvSpec, Observation, PyTree
@@ -36,7 +35,7 @@ class TeamPolicy:
         config = self.config
         size = config.memory_size if self.recurrent else 0
         return Network(
-            config.hidden, outputs, config.activation, ids=ids, memory=size, picture=picture_shape(self.spec),
+            config.hidden, outputs, config.activation, ids=ids, memory=size, picture=self.spec.picture,
             kernel=config.kernel, **options,
         )  # fmt: skip
 

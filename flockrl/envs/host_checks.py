@@ -27,26 +27,16 @@ SECONDS = 1.0
 
 def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
     """What is wrong, one sentence each; the first ones matter most."""
-    team, rng = host.first, np.random.default_rng(seed)
-    deadline = time.perf_counter() + SECONDS
-    pictures = host.spec.observations[0].dtype == "uint8"
-    shown, steps, changed = None, 0, not pictures
-    for episode in range(episodes):
-        alive, length = None, 0
-        for word, seen, outcome in _episode(host, team, seed + episode, rng):
-            found = list(_observation(word, host.form, seen))
-            found += list(_outcome(word, host.spec, alive, outcome))
-            yield from found
-            if found:
-                return
-            if not changed:
-                shown = np.copy(seen.obs) if shown is None else shown
-                changed = not np.array_equal(shown, seen.obs)
-            alive, length, steps = seen.alive, length + 1, steps + 1
-            if time.perf_counter() > deadline and length > REPEATED:
-                break
-        if time.perf_counter() > deadline:
-            break
+    shown, steps, changed = None, 0, not host.spec.picture
+    for word, seen, outcome in _moments(host, episodes, seed):
+        found = [*_observation(word, host.form, seen), *_outcome(word, host.spec, outcome)]
+        yield from found
+        if found:
+            return
+        if not changed:
+            shown = np.copy(seen.obs) if shown is None else shown
+            changed = not np.array_equal(shown, seen.obs)
+        steps += 1
     if not changed and steps > REPEATED:
         yield (
             f"the pictures that agents see never changed in {steps} steps: does the environment draw only when it is "
@@ -68,6 +58,16 @@ def _leaves(host: Host, seed: int) -> list[np.ndarray]:
         if t == REPEATED:
             break
     return found
+
+
+def _moments(host: Host, episodes: int, seed: int) -> Iterator[tuple[str, Observation, Any]]:
+    """What random episodes consist of, as `_episode` tells it, while there is time."""
+    rng, deadline = np.random.default_rng(seed), time.perf_counter() + SECONDS
+    for episode in range(episodes):
+        for length, moment in enumerate(_episode(host, host.first, seed + episode, rng), 1):
+            yield moment
+            if time.perf_counter() > deadline and length > REPEATED:
+                return
 
 
 def _episode(host: Host, team: HostEnv, seed: int, rng: np.random.Generator) -> Iterator[tuple[str, Observation, Any]]:
@@ -126,7 +126,7 @@ def _observation(word: str, form: Form, seen: Observation) -> Iterator[str]:
         yield f"the global state after {word} is not finite."
 
 
-def _outcome(word: str, spec: EnvSpec, alive: Any, outcome: Any) -> Iterator[str]:
+def _outcome(word: str, spec: EnvSpec, outcome: Any) -> Iterator[str]:
     for name, value in zip(("reward", "terminated", "truncated"), outcome, strict=False):
         shape = np.shape(value)
         if shape != (spec.num_agents,) and (name == "reward" or shape != ()):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.errors import UsageError
-from flockrl.types import Array, EnvSpec
+from flockrl.types import Array
 
 Activation = Literal["tanh", "relu", "gelu", "silu"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -114,12 +114,6 @@ def load_kernel(name: str) -> type[nn.Module]:
     if not (isinstance(kernel, type) and issubclass(kernel, nn.Module)):
         raise UsageError(f"The kernel {name} must be a class derived from flax.linen.Module.")
     return kernel
-
-
-def picture_shape(spec: EnvSpec) -> tuple[int, ...]:
-    """[height, width, channels] of the agents' observations when they are pictures, else ()."""
-    shapes = {space.shape if space.dtype == "uint8" and len(space.shape) == 3 else () for space in spec.observations}
-    return shapes.pop() if len(shapes) == 1 else ()
 
 
 class CNN(nn.Module):

@@ -85,10 +85,11 @@ class Fragile:
 
 
 def revive(path, times):
-    with open(path, "a") as file:
-        file.write("x")
-    if os.path.getsize(path) <= times:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, b"x")
+    if os.lseek(file, 0, os.SEEK_CUR) <= times:  # the place of one's own mark, whoever writes at the same moment
         die()
+    os.close(file)
     return Fragile(path, times)
 
 

@@ -17,7 +17,7 @@ from flockrl.envs import check, make
 from flockrl.envs.images import Pictures, Stack
 from flockrl.envs.options import Options
 from flockrl.nets.actor_critic import Network
-from flockrl.nets.torsos import CNN, _blocks, _patches, picture_shape
+from flockrl.nets.torsos import CNN, _blocks, _patches
 from flockrl.presets import make_algorithm, make_config
 from flockrl.types import Box, Discrete, EnvSpec
 
@@ -66,7 +66,7 @@ def test_pictures_stay_bytes():
     host = make(Lamps)
     check(host)
     assert host.spec.observations[0].shape == (8, 8, 3)
-    assert picture_shape(host.spec) == (8, 8, 3)
+    assert host.spec.picture == (8, 8, 3)
     seen = host.first.reset(0)
     assert seen.obs.dtype == np.uint8
     raw = Lamps().reset(seed=0)[0]
