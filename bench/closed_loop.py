@@ -49,7 +49,7 @@ def play(address: str, queue: str, seed: int) -> None:
 
 def score(actor: Any, params: Any) -> float:
     from flockrl.envs import make
-    from flockrl.evaluate import make_player
+    from flockrl.evaluation.playing import make_player
 
     returns, _ = make_player(actor, make(ENV), EPISODES)(params, jax.random.key(12345))
     return float(np.mean(returns))
@@ -59,7 +59,7 @@ def through_relay(home: Path, steps: int, seed: int) -> dict[str, Any]:
     import flockrl
     from flockrl.relay.client import Client
 
-    words = [sys.executable, "-m", "flockrl.cli", "serve", "--algorithm", ALGORITHM, "--env", ENV, "--quiet"]
+    words = [sys.executable, "-m", "flockrl", "serve", "--algorithm", ALGORITHM, "--env", ENV, "--quiet"]
     words += ["--data", str(home), "--listen", "127.0.0.1:0", "--steps", str(steps), "--seed", str(seed)]
     words += ["--set", "lr_schedule=linear", "--backlog-mb", "0.25", "--publish-every", "0"]
     processes = [subprocess.Popen(words)]
@@ -95,7 +95,7 @@ def main(steps: int, seed: int) -> None:
         relay = through_relay(Path(folder) / "server", steps, seed)
         seconds = time.monotonic() - began
         run = flockrl.train(ALGORITHM, ENV, steps=steps, seed=seed, out=Path(folder) / "direct", eval_every=steps)
-        direct = score(run.program.algorithm, run.params())
+        direct = score(run.algorithm, run.params())
         fresh = flockrl.Trainer(ALGORITHM, run.env.spec, seed=seed).acquire_model()
         assert fresh is not None
         untrained = score(fresh.algorithm, fresh.params)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flockrl.evaluation import statistics
-from flockrl.evaluation.records import collect, protocol
-from flockrl.evaluation.summary import Line, lines
-from flockrl.evaluation.svg import color, dash
+from flockrl.evidence import statistics
+from flockrl.evidence.records import collect, protocol
+from flockrl.evidence.summary import Line, lines
+from flockrl.evidence.svg import color, dash
 
 START = 0.05
 """The vertical scale leaves out this first part of a run, whose bad scores would press the rest flat."""

@@ -22,10 +22,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from flockrl.config import RunConfig, TrainOptions
+from flockrl.algos.presets import make_config
 from flockrl.envs import make
-from flockrl.presets import make_config
-from flockrl.program import make_program
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.programs import make_program
 
 PROCESSES = 2
 MODULE = "mpe2.simple_spread_v3"
@@ -70,7 +70,7 @@ def measure(module: str, envs: int, rounds: int, seconds: float, workers: int | 
             began, steps = time.perf_counter(), 0
             while time.perf_counter() - began < seconds:
                 state, *_ = jax.block_until_ready(program.run(state, 0, 1))
-                steps += program.iteration_steps
+                steps += program.setting.iteration_steps
             ours.append(steps / (time.perf_counter() - began))
     program.close()
     speed, most = statistics.median(ours), statistics.median(theirs)

@@ -39,7 +39,7 @@ FLOCKRL_STEPS = (
     STEPS
     + """
 from flockrl.envs import make
-from flockrl.envs.base import reset_batch, step_batch
+from flockrl.envs.api import reset_batch, step_batch
 env = make("mpe/simple_spread")
 def play(key):
     def step(carry, key):
@@ -77,12 +77,12 @@ FLOCKRL_IPPO = (
     STEPS
     + """
 import flockrl
-from flockrl.config import RunConfig, TrainOptions
+from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.envs import make
-from flockrl.presets import make_config
-from flockrl.program import Program
+from flockrl.algos.presets import make_config
+from flockrl.training.programs import make_program
 config = make_config("ippo", {"rollout_steps": 128, "epochs": 4, "minibatches": 4, "hidden": (64, 64), "share": "all"})
-program = Program(RunConfig("ippo", "mpe/simple_spread", TrainOptions(steps=B * T, envs=B), config),
+program = make_program(RunConfig("ippo", "mpe/simple_spread", TrainOptions(steps=B * T, envs=B), config),
                   make("mpe/simple_spread"))
 def play(key):
     return program.advance(program.init(key), key, T // 128)[2]

@@ -31,11 +31,11 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
     import jax
     import pyarrow as pa
 
-    from flockrl.data.record import Recorder
+    from flockrl.algos.presets import make_algorithm, make_config
     from flockrl.data.schema import encode, make_schema
     from flockrl.envs import make
-    from flockrl.presets import make_algorithm, make_config
-    from flockrl.rollout import scan_rollout, start
+    from flockrl.evaluation.record import Recorder
+    from flockrl.rollouts.compiled import scan_rollout, start
 
     env: Any = make(ENV)
     config = make_config("ippo", {"rollout_steps": env.spec.max_steps})
@@ -89,7 +89,7 @@ def stream(file: Path, seconds: float, algorithm: str | None, warm: float) -> di
         words = [
             sys.executable,
             "-m",
-            "flockrl.cli",
+            "flockrl",
             "serve",
             "--data",
             folder,

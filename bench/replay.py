@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.data.replay import add, draw, gather, make_replay
 from flockrl.envs import make
+from flockrl.replay.ring import add, draw, gather, make_replay
 
 ENVS, STEPS, BATCH, DRAWS, ROUNDS = 16, 25, 256, 16, 20
 SPEC = make("mpe/simple_spread:continuous_actions=true").spec

@@ -25,13 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.config import RunConfig, TrainOptions
-from flockrl.data.replay import draw, gather
+from flockrl.algos.presets import make_config, preset
+from flockrl.core.types import EnvSpec
 from flockrl.envs import make
-from flockrl.envs.base import reset_batch, step_batch
-from flockrl.presets import PRESETS, make_config
-from flockrl.program import Program
-from flockrl.types import EnvSpec
+from flockrl.envs.api import reset_batch, step_batch
+from flockrl.replay.ring import draw, gather
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.programs import make_program
 
 ENV = "mpe/simple_spread"
 CONTINUOUS = f"{ENV}:continuous_actions=true"
@@ -192,10 +192,10 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     given = {"learning_starts": 0, "buffer_size": 100_000} if replays else WORK
     config = make_config(algorithm, {**given, **extra})
     env = make(ENV)
-    program = Program(RunConfig(algorithm, ENV, TrainOptions(envs=envs, steps=10**9), config), env)
+    program = make_program(RunConfig(algorithm, ENV, TrainOptions(envs=envs, steps=10**9), config), env)
     program.compile(0)
     state = program.start_state(0)
-    size = program.iteration_steps
+    size = program.setting.iteration_steps
     count = max(1, 2**17 // size)
     state, *_ = jax.block_until_ready(program.run(state, 0, 1))
     ours, floor = [], []
@@ -225,11 +225,11 @@ def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
     settings = {"share": "none", "batch_size": 1024, "steps_per_update": every, "learning_starts": 0}
     config = make_config(algorithm, {**settings, "rollout_steps": 25, "buffer_size": 100_000})
     env = make(CONTINUOUS)
-    program = Program(RunConfig(algorithm, CONTINUOUS, TrainOptions(envs=16, steps=10**9), config), env)
+    program = make_program(RunConfig(algorithm, CONTINUOUS, TrainOptions(envs=16, steps=10**9), config), env)
     program.compile(0)
     state, *_ = jax.block_until_ready(program.run(program.start_state(0), 0, 50))
-    family = importlib.import_module(f"flockrl.algos.{PRESETS[algorithm].family}")
-    learner = getattr(family, PRESETS[algorithm].family.upper())(env.spec, config, 16, 10**6)
+    family = importlib.import_module(f"flockrl.algos.{preset(algorithm).family!s}")
+    learner = getattr(family, str(preset(algorithm).family).upper())(env.spec, config, 16, 10**6)
     steps, delay = 40, getattr(config, "policy_delay", 1)
 
     @jax.jit
@@ -255,7 +255,7 @@ def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         began = time.perf_counter()
         state, *_ = jax.block_until_ready(program.run(state, 0, count))
-        speeds.append(count * program.iteration_steps / (time.perf_counter() - began))
+        speeds.append(count * program.setting.iteration_steps / (time.perf_counter() - began))
     speed = statistics.median(speeds)
     flops = sum(2 * m * k * n * times for (m, k, n), times in shapes.items()) / delay
     return {
@@ -277,16 +277,16 @@ def replay_capacity(rounds: int) -> Iterator[dict[str, Any]]:
     for size in (10_000, 1_000_000):
         config = make_config("maddpg", {"buffer_size": size, "learning_starts": 0, "steps_per_update": 100})
         run = RunConfig("maddpg", CONTINUOUS, TrainOptions(envs=16, steps=10**9), config)
-        programs[size] = Program(run, make(CONTINUOUS))
+        programs[size] = make_program(run, make(CONTINUOUS))
         programs[size].compile(0)
-        fill = -(-size // programs[size].iteration_steps)
+        fill = -(-size // programs[size].setting.iteration_steps)
         states[size] = jax.block_until_ready(programs[size].run(programs[size].start_state(0), 0, fill)[0])
         speeds[size] = []
     for _ in range(rounds):
         for size, program in programs.items():
             began = time.perf_counter()
             states[size] = jax.block_until_ready(program.run(states[size], 0, 50)[0])
-            speeds[size].append(50 * program.iteration_steps / (time.perf_counter() - began))
+            speeds[size].append(50 * program.setting.iteration_steps / (time.perf_counter() - began))
     for size, found in speeds.items():
         yield {"case": f"replay-{size}", "steps_per_second": round(statistics.median(found))}
 

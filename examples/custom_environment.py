@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import flockrl
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs import check
-from flockrl.types import Array, Box, Discrete, EnvSpec, Observation
 
 PLAN = (
     ".......",

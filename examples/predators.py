@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
 import flockrl
-from flockrl.teams import Side, make_match, random_actor
+from flockrl.evaluation.matches import Side, make_match, random_actor
 
 
 def main(env: str, steps: int, seeds: int, episodes: int) -> None:
@@ -30,7 +30,7 @@ def main(env: str, steps: int, seeds: int, episodes: int) -> None:
         runs = flockrl.train(algorithm, env, steps=steps, seeds=seeds, quiet=False)
         trained[algorithm] = runs if isinstance(runs, list) else [runs]
     params = {name: [run.params() for run in runs] for name, runs in trained.items()}
-    policies = {name: runs[0].program.algorithm for name, runs in trained.items()}
+    policies = {name: runs[0].algorithm for name, runs in trained.items()}
     params["random"], policies["random"] = [()] * seeds, random_actor(world.spec)
 
     scores = {}

@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from flockrl.core.spec import Box, Discrete, EnvSpec, spec_to_json
 from flockrl.relay.actor import Actor
 from flockrl.relay.client import Client
-from flockrl.spec import Box, Discrete, EnvSpec, spec_to_json
 
 SIZE, BERRIES, LENGTH = 6, 3, 40
 MOVES = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)]
@@ -84,7 +84,7 @@ def main(steps: int, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "spec.json").write_text(json.dumps(spec_to_json(SPEC)))
-        words = [sys.executable, "-m", "flockrl.cli", "serve", "--algorithm", "ippo", "--spec", str(home / "spec.json")]
+        words = [sys.executable, "-m", "flockrl", "serve", "--algorithm", "ippo", "--spec", str(home / "spec.json")]
         words += ["--data", str(home / "server"), "--listen", "127.0.0.1:0", "--quiet", "--set", "lr=0.001"]
         processes = [subprocess.Popen(words)]
         try:

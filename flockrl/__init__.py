@@ -11,50 +11,74 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flockrl.callbacks import Callback
-    from flockrl.envs import make as make_env
-    from flockrl.errors import UsageError
+    from flockrl.algos.family import Family
+    from flockrl.algos.presets import register
+    from flockrl.core.callbacks import Callback, Moment
+    from flockrl.core.errors import UsageError
+    from flockrl.core.spec import Box, Discrete, EnvSpec
+    from flockrl.core.types import Actor, Algorithm, EvalResult, Observation, Trajectory
+    from flockrl.envs.checks import check as check_env
+    from flockrl.envs.host.env import HostEnv
+    from flockrl.envs.registry import make as make_env
+    from flockrl.policies.policy import Policy
     from flockrl.portable.write import export
-    from flockrl.run import Run
-    from flockrl.spec import Box, Discrete, EnvSpec
-    from flockrl.trainer import Trainer
-    from flockrl.training import resume, train
-    from flockrl.types import EvalResult, Observation, Trajectory
+    from flockrl.training.run import Run
+    from flockrl.training.train import resume, train
+    from flockrl.training.trainer import Trainer
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Actor": "core.types", "Algorithm": "core.types", "Box": "core.spec", "Callback": "core.callbacks",
+    "Discrete": "core.spec", "EnvSpec": "core.spec", "EvalResult": "core.types", "Family": "algos.family",
+    "HostEnv": "envs.host.env", "Moment": "core.callbacks", "Observation": "core.types", "Policy": "policies.policy",
+    "Run": "training.run", "Trainer": "training.trainer", "Trajectory": "core.types", "UsageError": "core.errors",
+    "check_env": "envs.checks:check", "export": "portable.write", "make_env": "envs.registry:make",
+    "register": "algos.presets", "resume": "training.train", "train": "training.train",
+}  # fmt: skip
+"""Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""
+_PARTS = {
+    "callbacks": "core.callbacks",
+    "envs": "envs",
+    "relay": "relay",
+    "teams": "evaluation.matches",
+    "types": "types",
+}
+"""Parts that people reach through the package."""
+
 __all__ = [
+    "Actor",
+    "Algorithm",
     "Box",
     "Callback",
     "Discrete",
     "EnvSpec",
     "EvalResult",
+    "Family",
+    "HostEnv",
+    "Moment",
     "Observation",
+    "Policy",
     "Run",
     "Trainer",
     "Trajectory",
     "UsageError",
+    "check_env",
     "export",
     "make_env",
+    "register",
     "resume",
     "train",
 ]
 
-_HOMES = {
-    "Box": "spec", "Callback": "callbacks", "Discrete": "spec", "EnvSpec": "spec", "EvalResult": "types",
-    "Observation": "types", "Run": "run", "Trainer": "trainer", "Trajectory": "types", "UsageError": "errors",
-    "export": "portable.write",
-    "make_env": "envs", "resume": "training", "train": "training",
-}  # fmt: skip
-"""Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""
-
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"flockrl.{_PARTS[name]}")
     if name not in _HOMES:
-        if name in ("callbacks", "envs", "types"):  # parts that people reach through the package
-            return importlib.import_module(f"flockrl.{name}")
         raise AttributeError(f"module 'flockrl' has no attribute {name!r}")
-    home = importlib.import_module(f"flockrl.{_HOMES[name]}")
-    value = globals()[name] = getattr(home, "make" if name == "make_env" else name)
+    home, _, called = _HOMES[name].partition(":")
+    value = globals()[name] = getattr(importlib.import_module(f"flockrl.{home}"), called or name)
     return value
 
 

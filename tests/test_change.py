@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.change import distance, measured
-from flockrl.config import RunConfig, TrainOptions
-from flockrl.envs.base import make
+from flockrl.algos.presets import make_config
+from flockrl.algos.wrappers.measured import distance, measured
+from flockrl.core.groups import make_groups
+from flockrl.core.types import Algorithm, Box, Discrete, EnvSpec, Trajectory
+from flockrl.envs.registry import make
 from flockrl.evaluation.metrics import categorical_kl, gaussian_kl
 from flockrl.nets import heads
-from flockrl.presets import make_config
-from flockrl.program import Program
-from flockrl.sharing import make_groups
-from flockrl.types import Algorithm, Box, Discrete, EnvSpec, Trajectory
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.programs import make_program
 
 
 def spec(*spaces):
@@ -93,7 +93,7 @@ STOCHASTIC = ["mappo", "ireinforce", "masac"]
 @pytest.mark.parametrize("name", [*STOCHASTIC, "vdn", "maddpg", "matd3", "iql_tabular"])
 def test_every_learner_tells_its_change(name):
     env = make("mpe/simple_spread")
-    program = Program(RunConfig(name, env.spec.name, TrainOptions(), make_config(name, {})), env)
+    program = make_program(RunConfig(name, env.spec.name, TrainOptions(), make_config(name, {})), env)
     metrics = jax.eval_shape(program.iterate, program.shape(), jax.random.key(0))[2]
     assert "policy_change" in metrics
     assert ("policy_kl" in metrics) == (name in STOCHASTIC)
@@ -104,8 +104,8 @@ def test_every_learner_tells_its_change(name):
 )
 def test_sac_diverges_from_itself_by_nothing_and_from_another_by_something(name, env):
     world = make(env)
-    program = Program(RunConfig(name, env, TrainOptions(envs=2), make_config(name, {"buffer_size": 100})), world)
-    algorithm = program.algorithm
+    program = make_program(RunConfig(name, env, TrainOptions(envs=2), make_config(name, {"buffer_size": 100})), world)
+    algorithm = program.setting.algorithm
 
     def both(keys):
         one, other = (algorithm.params(algorithm.init(key)) for key in keys)

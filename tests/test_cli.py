@@ -6,7 +6,7 @@ import pytest
 from conftest import TINY
 from PIL import Image
 
-from flockrl.cli import main
+from flockrl.commands.main import main
 
 FLAGS = [
     "--steps", "512", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",

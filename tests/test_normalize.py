@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.normalize import moments, observe
+from flockrl.nets.normalisation import moments, observe
 
 
 def test_equal_batches_give_the_moments_of_all_data():

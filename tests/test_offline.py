@@ -12,11 +12,11 @@ from conftest import TINY
 
 import flockrl
 from flockrl.algos.q_learning import QConfig, QLearner
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import read_metrics
+from flockrl.core.types import Trajectory
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
-from flockrl.errors import UsageError
-from flockrl.run import read_metrics
-from flockrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 from made import SPREAD, make_experience

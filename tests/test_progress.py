@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from flockrl import progress
-from flockrl.callbacks import Moment
+from flockrl.core.callbacks import Moment
 from flockrl.envs import make
+from flockrl.view import progress
 
 
 def test_a_log_gets_a_line_per_evaluation_and_one_when_it_was_quiet_for_long(tmp_path, capsys, monkeypatch):

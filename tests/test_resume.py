@@ -14,9 +14,9 @@ import pytest
 from conftest import TINY
 
 import flockrl
-from flockrl.checkpoint import Checkpoints
-from flockrl.run import read_metrics
-from flockrl.training import Interrupted
+from flockrl.core.rundir import read_metrics
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.loop import Interrupted
 
 TIMING = {"seconds", "steps_per_second"}
 COMMON = [
@@ -37,7 +37,7 @@ LEARNERS = {
 
 
 def flockrl_command(*words):
-    return subprocess.Popen([sys.executable, "-m", "flockrl.cli", *words], env=dict(os.environ))
+    return subprocess.Popen([sys.executable, "-m", "flockrl", *words], env=dict(os.environ))
 
 
 def rows(path):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.returns import gae, monte_carlo
+from flockrl.algos.returns import gae, monte_carlo
 
 
 def column(*values):

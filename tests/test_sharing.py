@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.sharing import make_groups, merge, pooling, take
-from flockrl.types import Box, Discrete, EnvSpec
+from flockrl.core.groups import make_groups, merge, pooling, take
+from flockrl.core.types import Box, Discrete, EnvSpec
 
 SPEC = EnvSpec(
     "unlike",

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from flockrl.errors import UsageError
-from flockrl.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json
 
 SPECS = [
     EnvSpec("a", ("x_0", "x_1"), (Box((3,)),) * 2, (Discrete(5),) * 2, max_steps=25),

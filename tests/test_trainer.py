@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.core.errors import UsageError
 from flockrl.data.experience import join
 from flockrl.data.schema import decode, encode
-from flockrl.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 from made import REAL, SPREAD, make_experience

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flockrl.algos.on_policy import OnPolicy, OnPolicyState, TeamConfig
+from flockrl.algos.family import Family
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState, PolicyConfig
 from flockrl.algos.parts import descend, mean
-from flockrl.sharing import take
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
+from flockrl.core.groups import take
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 
 
 @dataclass(frozen=True)
-class BCConfig(TeamConfig):
+class BCConfig(PolicyConfig):
     """Settings of behaviour cloning."""
 
     rollout_steps: int = 25
@@ -30,6 +31,9 @@ class BCConfig(TeamConfig):
 def make(spec: EnvSpec, config: BCConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for rollouts of `envs` columns and a run of `updates` updates."""
     return BehaviourCloning(spec, config, envs, updates, "none").algorithm()
+
+
+FAMILY = Family(make, BCConfig, factorised=True, grows=lambda config: True)
 
 
 class BehaviourCloning(OnPolicy):
@@ -49,7 +53,7 @@ class BehaviourCloning(OnPolicy):
     ) -> tuple[Array, dict[str, Array]]:
         """Each group's mean of -log pi, added up, and the mean over groups for the eye."""
         seen = self._seen(state, trajectory.observation)
-        outs = self._actor(actors, seen.obs, trajectory.memory, trajectory.first if self.recurrent else None)
+        outs = self.actor(actors, seen, trajectory.memory, trajectory.first)
         losses, entropies = [], []
         for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
             logp, entropy = self._chosen(group, head, out, trajectory.action, trajectory.avail)

@@ -17,15 +17,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig
+from flockrl.algos.exploration import Explore, kinds_of, level, perturb
+from flockrl.algos.family import Family
+from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig, View
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
-from flockrl.data.replay import Batch
-from flockrl.draw import Source, gumbel, split, uniform
-from flockrl.explore import Explore, kind_of, level, perturb
+from flockrl.core.groups import Group, is_continuous, merge, take
+from flockrl.core.random import Source, gumbel, split, uniform
+from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
+from flockrl.nets.actions import hard, soft
 from flockrl.nets.heads import ILLEGAL
-from flockrl.sharing import merge, take
-from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
 
 
 @dataclass(frozen=True)
@@ -60,97 +61,121 @@ def make(spec: EnvSpec, config: DDPGConfig, *, envs: int, updates: int) -> Algor
     return DDPG(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(make, DDPGConfig, **JOINT, factorised=True)
+
+
 class DDPG(OffPolicy):
     """One critic per group, deterministic targets."""
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int):
         super().__init__(spec, config, envs, updates)
-        self.kind = kind_of(config.explore, spec.discrete)
+        self.kinds = kinds_of(config.explore, spec)
+        """The noise of agents with real actions, and of those with choices."""
+        self.noisy = "ou" in self.kinds
 
-    def memory(self, batch: int) -> PyTree:
-        return jnp.zeros((batch, *self.code.own.shape)) if self.kind == "ou" else ()
+    def _noise(self, batch: int) -> PyTree:
+        return jnp.zeros((batch, *self.code.own.shape)) if self.noisy else ()
 
     # From a policy's outputs to codes
 
-    def _choose(
-        self,
-        actors: Sequence[PyTree],
-        obs: Array,
-        avail: Array | None,
-        alive: Array | None = None,
+    def _codes(
+        self, outs: Sequence[Array], avail: Array | None, alive: Array | None = None,
         noise: Sequence[Array] | None = None,
-    ) -> Array:
-        """Codes [b, N, A]: tanh of the outputs, or the best legal action after `noise` on each group's logits."""
-        outs = self._outputs(actors, obs)
-        if not self.spec.discrete:
-            return self._team([jnp.tanh(out) for out in outs], alive) * self.code.own
-        if noise is not None:
-            outs = [out + extra for out, extra in zip(outs, noise, strict=True)]
-        return self._best(outs, avail, alive)
+    ) -> Array:  # fmt: skip
+        """Codes [..., N, A]: tanh of the outputs, or the best legal options after `noise` on each group's logits."""
+        parts = []
+        for g, (group, out, mask) in enumerate(zip(self.groups, outs, self._legal(avail), strict=True)):
+            if group.continuous:
+                parts.append(jnp.tanh(out) * mask)
+            else:
+                logits = out if noise is None else out + noise[g]
+                parts.append(hard(jnp.where(mask, logits, ILLEGAL), group))
+        return self._team(parts, alive)
 
-    def _gumbel(self, key: Source, batch: int) -> list[Array]:
-        """Gumbel noise for each group's logits [b, n, A]: the best noisy logit is a sample of the policy."""
+    def _gumbel(self, key: Source, lead: tuple[int, ...]) -> list[Array]:
+        """Gumbel noise for each group's logits [..., n, A]: the best noisy logit is a sample of the policy."""
         keys = split(key, len(self.groups))
         return [
-            gumbel(k, (batch, group.size, group.action_size), group.agents)
+            jnp.zeros((*lead, group.size, group.action_size))
+            if group.continuous
+            else gumbel(k, (*lead, group.size, group.action_size), group.agents)
             for k, group in zip(keys, self.groups, strict=True)
         ]
 
-    def _greedy(self, params: PyTree, seen: Observation) -> Array:
-        return self._choose(params["actor"], seen.obs, seen.avail)
+    def _greedy(self, outs: list[Array], avail: Array | None) -> Array:
+        return self._codes(outs, avail)
 
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
-        config, (first, second) = self.config, split(key)
-        scale = level(self.kind, config.explore_start, config.explore_end, config.explore_part, params["progress"])
-        noise = [scale * g for g in self._gumbel(first, len(seen.obs))] if self.kind == "gumbel" else None
-        chosen = self._choose(params["actor"], seen.obs, seen.avail, noise=noise)
-        if self.kind == "epsilon":
+    def _behave(
+        self, params: PyTree, outs: list[Array], seen: Observation, noise: PyTree, key: Source
+    ) -> tuple[Array, PyTree]:
+        first, second = split(key)
+        real, choice = self.kinds
+        batch = len(seen.obs)
+        drawn = None
+        if choice == "gumbel":
+            drawn = [self._level(choice, params) * g for g in self._gumbel(first, (batch,))]
+        chosen = self._codes(outs, seen.avail, noise=drawn)
+        if "epsilon" in self.kinds:
             chance = uniform(first, (*chosen.shape[:2], 1), range(chosen.shape[1]))
-            return jnp.where(chance < scale, self.code.random(second, len(chosen), seen.avail), chosen), memory
-        if self.kind in ("gaussian", "ou"):
-            return perturb(self.kind, first, chosen, memory, scale)
-        return chosen, memory
+            random = self.code.random(second, batch, seen.avail)
+            chosen = jnp.where(self._those("epsilon") & (chance < self._level("epsilon", params)), random, chosen)
+        if real in ("gaussian", "ou"):
+            noise_key = first if choice == "" else second
+            moved, noise = perturb(real, noise_key, chosen, noise, self._level(real, params))
+            chosen = jnp.where(self._those(real), moved, chosen)
+        return chosen, noise
+
+    def _level(self, kind: str, params: PyTree) -> Array:
+        config = self.config
+        return level(kind, config.explore_start, config.explore_end, config.explore_part, params["progress"])
+
+    def _those(self, kind: str) -> Any:
+        """[N, 1] bool: the agents that explore in this way."""
+        real = is_continuous(self.spec)[:, None]
+        return (real & (self.kinds[0] == kind)) | (~real & (self.kinds[1] == kind))
 
     # Learning
 
-    def _next_action(self, learned: Learned, batch: Batch, key: Array) -> Array:
-        """[b, N, A] what the target policies do next."""
-        return self._choose(learned.targets["actor"], batch.next_obs, batch.next_avail, batch.next_alive)
+    def _next_action(self, learned: Learned, view: View, key: Array) -> Array:
+        """[..., N, A] what the target policies do next."""
+        outs = self._outputs(learned.targets["actor"], view)
+        return self._codes(outs, view.seen.avail, view.seen.alive)
 
-    def _next_values(self, learned: Learned, batch: Batch, key: Array) -> Array:
-        action = self._next_action(learned, batch, key)
-        inputs = [self._seen(group, batch.next_obs, batch.next_state, action) for group in self.groups]
-        values = [self._smallest(learned.targets["critic"], g, x)[..., 0] for g, x in enumerate(inputs)]
-        return merge(values, self.groups, 1)
+    def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
+        action = self._next_action(learned, view, key)
+        values = [
+            self._smallest(learned.targets["critic"], g, view, self._actions(group, action))[..., 0]
+            for g, group in enumerate(self.groups)
+        ]
+        return merge(values, self.groups, values[0].ndim - 1)
 
-    def _relaxed(self, out: Array, legal: Array, noise: Any) -> Array:
-        """A group's codes [b, n, A] that gradients pass through."""
-        if not self.spec.discrete:
+    def _relaxed(self, group: Group, out: Array, legal: Array, noise: Any) -> Array:
+        """A group's codes [..., n, A] that gradients pass through."""
+        if group.continuous:
             return jnp.tanh(out) * legal
         logits = jnp.where(legal, out + noise, ILLEGAL)
-        soft = jax.nn.softmax(logits)
-        hard = jax.nn.one_hot(logits.argmax(-1), out.shape[-1])
-        return hard + soft - jax.lax.stop_gradient(soft)
+        smooth = soft(logits, group)
+        return hard(logits, group) + smooth - jax.lax.stop_gradient(smooth)
 
     def _policy_loss(
-        self, actors: Sequence[PyTree], critics: Sequence[PyTree], batch: Batch, action: Array, noise: Sequence[Any]
+        self, actors: Sequence[PyTree], critics: Sequence[PyTree], view: View, action: Array, noise: Sequence[Any]
     ) -> Array:
         """-Q of each agent's own choice beside the others' replayed actions; each group's mean added up."""
         total = jnp.float32(0)
-        outs, masks = self._outputs(actors, batch.obs), self._legal(batch.avail)
+        outs, masks = self._outputs(actors, view), self._legal(view.seen.avail)
         for g, (group, out, legal) in enumerate(zip(self.groups, outs, masks, strict=True)):
-            own, first = self._relaxed(out, legal, noise[g]), g * self.twins
-            x = self._seen_with(group, batch.obs, batch.state, action, own)
-            q = self._q(first, critics[first], x)[..., 0]
+            own, first = self._relaxed(group, out, legal, noise[g]), g * self.twins
+            q = self._q(first, critics[first], view, self._actions_with(group, action, own))[..., 0]
             penalty = jnp.where(legal, out**2, 0.0).mean(-1)
-            total = total + mean(self.config.output_penalty * penalty - q, take(batch.alive, group, 1))
+            total = total + mean(self.config.output_penalty * penalty - q, take(view.alive, group, q.ndim - 1))
         return total
 
     def _improve(
-        self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
+        self, learned: Learned, view: View, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
-        noise = self._gumbel(key, len(batch.obs)) if self.spec.discrete else [0.0] * len(self.groups)
+        lead = view.seen.obs.shape[:-2]
+        noise = [0.0] * len(self.groups) if self.spec.continuous else self._gumbel(key, lead)
         loss = jax.value_and_grad(self._policy_loss)
-        value, grads = loss(learned.params["actor"], learned.params["critic"], batch, action, noise)
+        value, grads = loss(learned.params["actor"], learned.params["critic"], view, action, noise)
         learned = self._descend(learned, "actor", grads, self.config.lr * factor)
         return self._follow(learned), {"policy_loss": value}

@@ -5,6 +5,10 @@
 A critic reads its agent's observation and action (`critic="own"`), or the global state (else all observations)
 and all actions (`critic="central"`, Lowe et al. 2017, arXiv 1706.02275). Each family says what a' is and how
 the policy improves.
+
+With memory, actors and critics learn from stretches of the replay (Heess et al. 2015, arXiv 1512.04455): each network
+remembers the observations along a stretch, after a burn-in, and what follows a step is looked at from the memory after
+it.
 """
 
 from __future__ import annotations
@@ -19,15 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.parts import ids, joint, legal, mean, require
+from flockrl.algos.parts import joint, mean, own_key, require
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
-from flockrl.data.replay import Batch, Replay, gather, typical
-from flockrl.draw import Source, split
+from flockrl.algos.returns import n_step_returns
+from flockrl.core.groups import Group, merge, take
+from flockrl.core.random import Source, split
+from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
-from flockrl.nets.actor_critic import Network
-from flockrl.nets.heads import ILLEGAL
-from flockrl.sharing import Group, merge, take
-from flockrl.types import Array, EnvSpec, Observation, PyTree
+from flockrl.policies.network import TeamNetwork, ids, make_network, one_step, unroll
+from flockrl.policies.stochastic import legal
+from flockrl.replay.ring import Batch, Replay, along, gather, stretch, typical
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,30 @@ class OffPolicyConfig(ReplayConfig):
         require(self, critic_lr=self.critic_lr > 0)
 
 
-class Seen(NamedTuple):
-    """What critics read. obs: [b, n or 1, F] observations or the state, the same for all n where it is 1.
+JOINT: dict[str, Any] = {
+    "central": lambda config: config.critic == "central",
+    "joint_actions": lambda config: config.critic == "central",
+    "grows": lambda config: True,
+}
+"""What the families of this kind say about themselves, see `algos.family`."""
 
-    action: [b, n or 1, F] codes of own or all actions.
+
+class View(NamedTuple):
+    """Moments at which networks are evaluated, [b], or [T, b] along stretches, written [...] below.
+
+    seen: what the team saw, with `alive` as weights 0 and 1. stretch: with memory, the stretch [W, b] that leads there,
+    burn-in included; follows: whether the moments are those that followed its steps.
     """
 
-    obs: Array
-    action: Array
+    seen: Observation
+    stretch: Trajectory | None = None
+    follows: bool = False
+
+    @property
+    def alive(self) -> Array:
+        """[..., N] 1 for agents that live, 0 for others."""
+        assert self.seen.alive is not None
+        return self.seen.alive
 
 
 class OffPolicy(ReplayLearner):
@@ -59,22 +80,18 @@ class OffPolicy(ReplayLearner):
 
     twins = 1
     """Critics per group; the smallest estimate counts."""
+    noisy = False
+    """Whether exploration noise has a state of its own."""
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int):
-        super().__init__(spec, config, envs, updates, window=config.n_step, samples=config.batch_size)
+        super().__init__(spec, config, envs, updates)
         self.code = ActionCode(spec)
-        self.actors = [self._network(group, self._actor_width(group), 0.01) for group in self.groups]
+        self.actor = TeamNetwork(spec, self.groups, config, [self._actor_width(group) for group in self.groups])
         self.critics = [
-            self._network(group, self._critic_width(group), 1.0) for group in self.groups for _ in range(self.twins)
+            make_network(spec, config, self._critic_width(group), ids=ids(group, config.agent_ids))
+            for group in self.groups
+            for _ in range(self.twins)
         ]
-
-    def _network(self, group: Group, outputs: int, scale: float) -> Network:
-        number = ids(group, self.config.agent_ids)
-        config = self.config
-        return Network(
-            config.hidden, outputs, config.activation, ids=number, out_scale=scale, picture=self.spec.picture,
-            kernel=config.kernel,
-        )  # fmt: skip
 
     # What a family says
 
@@ -85,45 +102,53 @@ class OffPolicy(ReplayLearner):
         return 1
 
     @abstractmethod
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
-        """Exploring codes [B, N, A] and the exploration's memory."""
+    def _behave(
+        self, params: PyTree, outs: list[Array], seen: Observation, noise: PyTree, key: Source
+    ) -> tuple[Array, PyTree]:
+        """Exploring codes [B, N, A] for the policies' outputs, and the exploration noise's state."""
 
     @abstractmethod
-    def _greedy(self, params: PyTree, seen: Observation) -> Array:
+    def _greedy(self, outs: list[Array], avail: Array | None) -> Array:
         """Codes [B, N, A] without exploration."""
 
     @abstractmethod
-    def _next_values(self, learned: Learned, batch: Batch, key: Array) -> Array:
-        """[b, N] value of what followed, by the target networks."""
+    def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
+        """[..., N] value of what followed, by the target networks."""
 
-    def _predict(self, critic: PyTree, index: int, batch: Batch, action: Array) -> Array:
-        """[b, n] Q of the replayed actions (codes `action` [b, N, A]) by critic number `index`."""
+    def _predict(self, critic: PyTree, index: int, view: View, action: Array) -> Array:
+        """[..., n] Q of the replayed actions (codes `action` [..., N, A]) by critic number `index`."""
         group = self.groups[index // self.twins]
-        return self._q(index, critic, self._seen(group, batch.obs, batch.state, action))[..., 0]
+        return self._q(index, critic, view, self._actions(group, action))[..., 0]
 
     @abstractmethod
     def _improve(
-        self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
+        self, learned: Learned, view: View, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
         """Policies one step better, targets one step closer. `factor` scales the learning rate."""
+
+    def _noise(self, batch: int) -> PyTree:
+        """The state of exploration noise at the start of an episode; () when it has none."""
+        return ()
 
     # State
 
     def networks(self, key: Array) -> PyTree:
-        spec = self.spec
-        obs = jnp.zeros((1, spec.num_agents, spec.obs_size))
-        state = jnp.zeros((1, spec.state_size)) if spec.state_size else None
-        action = jnp.zeros((1, spec.num_agents, spec.action_size))
-        keys = jax.random.split(key, len(self.actors) + len(self.critics))
-        actor = tuple(
-            net.init(k, take(obs, group, 1, group.obs_size))["params"]
-            for net, k, group in zip(self.actors, keys, self.groups, strict=False)
-        )
-        inputs = [self._seen(group, obs, state, action) for group in self.groups for _ in range(self.twins)]
+        spec, of = self.spec, self.groups[0].of
+        lead = (1, 1) if self.recurrent else (1,)
+        obs = jnp.zeros((*lead, spec.num_agents, spec.obs_size))
+        state = jnp.zeros((*lead, spec.state_size)) if spec.state_size else None
+        action = jnp.zeros((*lead, spec.num_agents, spec.action_size))
+        first = jnp.zeros((1, 1), bool) if self.recurrent else None
+        keys = jax.random.split(key, of * (1 + self.twins))
+        actor = self.actor.init([keys[group.number] for group in self.groups])
         critic = tuple(
-            net.init(k, x.obs, beside=x.action)["params"]
-            for net, k, x in zip(self.critics, keys[len(actor) :], inputs, strict=True)
-        )
+            net.init(
+                keys[of + group.number * self.twins + i % self.twins], self._observed(group, obs, state),
+                self._critic_memory(group, 1), first, beside=self._actions(group, action),
+            )["params"]
+            for i, net in enumerate(self.critics)
+            for group in [self.groups[i // self.twins]]
+        )  # fmt: skip
         return {"actor": actor, "critic": critic}
 
     def policy(self, state: ReplayState) -> PyTree:
@@ -134,55 +159,109 @@ class OffPolicy(ReplayLearner):
             "warm": self._steps(state) >= self.config.learning_starts,
         }
 
+    def memory(self, batch: int) -> PyTree:
+        """What the actors remember, and the exploration noise's state: both, one of them, or ()."""
+        return self._together(self.actor.memory(batch), self._noise(batch))
+
+    def _together(self, remembered: PyTree, noise: PyTree) -> PyTree:
+        if not self.recurrent:
+            return noise
+        return (remembered, noise) if self.noisy else remembered
+
+    def _apart(self, memory: PyTree) -> tuple[PyTree, PyTree]:
+        """(what the actors remember, the noise's state) of a `memory`."""
+        if not self.recurrent:
+            return (), memory
+        return memory if self.noisy else (memory, ())
+
     # Networks
 
-    def _outputs(self, params: Sequence[PyTree], obs: Array) -> list[Array]:
+    def _outputs(self, params: Sequence[PyTree], view: View) -> list[Array]:
         """What each group's policy network says, [..., n, width]."""
-        return [
-            net.apply({"params": p}, take(obs, group, obs.ndim - 2, group.obs_size))[0]
-            for net, p, group in zip(self.actors, params, self.groups, strict=True)
-        ]
+        if view.stretch is None:
+            return [out for out, _ in self.actor(params, view.seen, (), None)]
 
-    def _seen(self, group: Group, obs: Array, state: Array | None, action: Array) -> Seen:
-        """A critic's input for codes [b, N, A]: own [b, n, O] and [b, n, A], or [b, 1, S] and [b, 1, N A] for all."""
-        if self.config.critic == "own":
-            return Seen(take(obs, group, 1, group.obs_size), take(action, group, 1, group.action_size))
-        return Seen(joint(self.spec, obs, state)[:, None], action.reshape(len(action), 1, -1))
+        def apply(seen: Observation, memory: PyTree, first: Array) -> tuple[list[Array], PyTree]:
+            outs = self.actor(params, seen, memory, first)
+            return [out for out, _ in outs], tuple(after for _, after in outs)
 
-    def _seen_with(self, group: Group, obs: Array, state: Array | None, action: Array, own: Array) -> Seen:
-        """The same where each agent of the group does `own` [b, n, A] and the others' `action` is held."""
+        blank = self.actor.blank(view.stretch.first.shape[1])
+        outs, memories = unroll(apply, blank, view.stretch.observation, view.stretch.first, self.config.burn_in)
+        if view.follows:
+            return one_step(apply, view.seen, memories)
+        return [out[: self.steps] for out in outs]
+
+    def _observed(self, group: Group, obs: Array, state: Array | None) -> Array:
+        """What a critic observes: own [..., n, O], or [..., 1, S] for all."""
         if self.config.critic == "own":
-            return Seen(take(obs, group, 1, group.obs_size), own)
-        pad = self.spec.action_size - own.shape[-1]
-        own = jnp.pad(own, ((0, 0), (0, 0), (0, pad)))
+            return take(obs, group, obs.ndim - 2, group.obs_size)
+        return joint(self.spec, obs, state)[..., None, :]
+
+    def _actions(self, group: Group, action: Array) -> Array:
+        """What a critic reads of codes [..., N, A]: own [..., n, A], or [..., 1, N A] for all."""
+        if self.config.critic == "own":
+            return take(action, group, action.ndim - 2, group.action_size)
+        return action.reshape(*action.shape[:-2], 1, -1)
+
+    def _actions_with(self, group: Group, action: Array, own: Array) -> Array:
+        """The same where each agent of the group does `own` [..., n, A] and the others' `action` is held."""
+        if self.config.critic == "own":
+            return own
+        own = jnp.pad(own, [(0, 0)] * (own.ndim - 1) + [(0, self.spec.action_size - own.shape[-1])])
         mine: Any = np.eye(self.spec.num_agents, dtype=bool)[list(group.agents)][:, :, None]  # [n, N, 1]
-        actions = jnp.where(mine, own[:, :, None], action[:, None])
-        return Seen(joint(self.spec, obs, state)[:, None], actions.reshape(*own.shape[:2], -1))
+        actions = jnp.where(mine, own[..., :, None, :], action[..., None, :, :])
+        return actions.reshape(*own.shape[:-1], -1)
 
-    def _q(self, index: int, params: PyTree, x: Seen) -> Array:
-        """[b, n, width] outputs of critic number `index` (`twins` per group in a row)."""
-        out = self.critics[index].apply({"params": params}, x.obs, beside=x.action)[0]
-        return jnp.broadcast_to(out, (len(out), self.groups[index // self.twins].size, out.shape[-1]))
+    def _critic_memory(self, group: Group, batch: int) -> Any:
+        """A critic's memory at the start of an episode: one for all agents where they are not told apart."""
+        if not self.recurrent:
+            return ()
+        apart = self.config.critic == "own" or ids(group, self.config.agent_ids) > 0
+        return jnp.zeros((batch, group.size if apart else 1, self.config.memory_size))
 
-    def _smallest(self, critics: Sequence[PyTree], group_index: int, x: Seen) -> Array:
-        """[b, n, width] the smaller of the twins' outputs."""
+    def _q(self, index: int, params: PyTree, view: View, action: Array) -> Array:
+        """[..., n, width] outputs of critic number `index` for what it reads of the actions."""
+        net, group = self.critics[index], self.groups[index // self.twins]
+        if view.stretch is None:
+            out = net.apply({"params": params}, self._observed(group, view.seen.obs, view.seen.state), beside=action)[0]
+        else:
+            out = self._q_along(index, params, view, action)
+        return jnp.broadcast_to(out, (*out.shape[:-2], group.size, out.shape[-1]))
+
+    def _q_along(self, index: int, params: PyTree, view: View, action: Array) -> Array:
+        """`_q` for critics with memory, which depends on the observations alone."""
+        net, group = self.critics[index], self.groups[index // self.twins]
+        past, burn = view.stretch, self.config.burn_in
+        assert past is not None
+
+        def remember(x: Array, memory: PyTree, first: Array) -> tuple[None, PyTree]:
+            return None, net.apply({"params": params}, x, memory, first, method="features")[1]
+
+        def apply(x: tuple[Array, Array], memory: PyTree, first: Array) -> tuple[Array, PyTree]:
+            return net.apply({"params": params}, x[0], memory, first, beside=x[1])
+
+        observed, memory = self._observed(group, past.obs, past.state), self._critic_memory(group, past.first.shape[1])
+        if view.follows:
+            memories = unroll(remember, memory, observed, past.first, burn)[1]
+            return one_step(apply, (self._observed(group, view.seen.obs, view.seen.state), action), memories)
+        if burn:
+            memory = jax.lax.stop_gradient(remember(observed[:burn], memory, past.first[:burn])[1][-1])
+        now = slice(burn, burn + self.steps)
+        return apply((observed[now], action), memory, past.first[now])[0]
+
+    def _smallest(self, critics: Sequence[PyTree], group_index: int, view: View, action: Array) -> Array:
+        """[..., n, width] the smaller of the twins' outputs."""
         first = group_index * self.twins
-        values = [self._q(i, critics[i], x) for i in range(first, first + self.twins)]
+        values = [self._q(i, critics[i], view, action) for i in range(first, first + self.twins)]
         return values[0] if self.twins == 1 else jnp.minimum(*values)
 
-    def _team(self, parts: list[Array], alive: Array | None) -> Array:
-        """Codes of groups as codes of the team, [b, N, A]; those of dead agents are 0."""
-        whole = merge(parts, self.groups, 1, self.spec.action_size)
+    def _team(self, parts: list[Array], alive: Array | None = None) -> Array:
+        """Codes of groups as codes of the team, [..., N, A]; those of dead agents are 0."""
+        whole = merge(parts, self.groups, parts[0].ndim - 2, self.spec.action_size)
         return whole if alive is None else whole * alive[..., None]
 
-    def _best(self, outs: Sequence[Array], avail: Array | None, alive: Array | None = None) -> Array:
-        """One-hot codes [b, N, A] of each group's best legal discrete action."""
-        masks = self._legal(avail)
-        best = [jnp.where(mask, out, ILLEGAL).argmax(-1) for out, mask in zip(outs, masks, strict=True)]
-        return self._team([jax.nn.one_hot(b, out.shape[-1]) for b, out in zip(best, outs, strict=True)], alive)
-
     def _legal(self, avail: Array | None) -> list[Array]:
-        """[..., n, A] of each group: the actions that exist, and are legal now."""
+        """[..., n, A] of each group: the options that exist, and are legal now."""
         masks = [legal(group, avail) for group in self.groups]
         return [
             jnp.asarray(group.legal) if mask is None else mask & group.legal
@@ -194,48 +273,76 @@ class OffPolicy(ReplayLearner):
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        if not explore:
-            return self.code.decode(self._greedy(params, observation)), memory, {}
-        random_key, key = split(key)
-        chosen, memory = self._behave(params, observation, memory, key)
-        random = self.code.random(random_key, len(chosen), observation.avail)
-        return self.code.decode(jnp.where(params["warm"], chosen, random)), memory, {}
+        remembered, noise = self._apart(memory)
+        outs, remembered = self.actor.step(params["actor"], observation, remembered)
+        if explore:
+            random_key, key = split(own_key(self.spec, key))
+            chosen, noise = self._behave(params, outs, observation, noise, key)
+            random = self.code.random(random_key, len(chosen), observation.avail)
+            code = jnp.where(params["warm"], chosen, random)
+        else:
+            code = self._greedy(outs, observation.avail)
+        return self.code.decode(code), self._together(remembered, noise), {}
 
     # Learning
 
     def learn(
         self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
     ) -> tuple[Learned, Array, dict[str, Array]]:
-        batch = gather(replay, *place, self.config.n_step, self.config.gamma)
+        config = self.config
+        if self.recurrent:
+            batch = along(stretch(replay, *place[:2], self.window), *place, config.burn_in, self.steps)
+        else:
+            batch = gather(replay, *place, config.n_step, config.gamma)
         learned, error, metrics = self.step(learned, batch, factor, key)
         return learned, typical(error, batch.alive), metrics
 
     def step(
         self, learned: Learned, batch: Batch, factor: Array, key: Array
     ) -> tuple[Learned, Array, dict[str, Array]]:
-        """One gradient step on one batch: the new state, the critics' errors [b, N], and metrics."""
+        """One gradient step on one batch: the new state, the critics' errors [..., N], and metrics."""
         target_key, policy_key = jax.random.split(key)
-        follows = self._next_values(learned, batch, target_key)
-        target = jax.lax.stop_gradient(batch.reward + batch.discount * follows)
+        now, following = _views(batch)
+        follows = self._next_values(learned, following, target_key)
+        target = jax.lax.stop_gradient(self._target(batch, follows))
         action = self.code.encode(batch.action) * batch.alive[..., None]
         loss = jax.value_and_grad(self._critic_loss, has_aux=True)
-        (value, (error, q)), grads = loss(learned.params["critic"], batch, action, target)
+        (value, (error, q)), grads = loss(learned.params["critic"], now, batch, action, target)
         learned = self._descend(learned, "critic", grads, self.config.critic_lr * factor)
-        learned, metrics = self._improve(learned, batch, action, policy_key, factor)
+        learned, metrics = self._improve(learned, now, action, policy_key, factor)
         metrics |= {"critic_loss": value, "q": q, "critic_grad_norm": optax.tree.norm(grads)}
         return learned._replace(updates=learned.updates + 1), error, metrics
 
+    def _target(self, batch: Batch, follows: Array) -> Array:
+        """[..., N] n-step returns, with the value of what followed."""
+        if batch.stretch is None:
+            return batch.reward + batch.discount * follows
+        live: Trajectory = jax.tree.map(lambda x: x[self.config.burn_in :], batch.stretch)
+        begins = jnp.concatenate([live.first[1:], jnp.zeros_like(live.first[:1])])[..., None]
+        over = live.terminated | live.truncated | begins
+        return n_step_returns(live.reward, follows, live.terminated, over, self.config.gamma, self.config.n_step)
+
     def _critic_loss(
-        self, critics: Sequence[PyTree], batch: Batch, action: Array, target: Array
+        self, critics: Sequence[PyTree], view: View, batch: Batch, action: Array, target: Array
     ) -> tuple[Array, tuple[Array, Array]]:
         """Squared errors of all critics, each critic's mean added up; the first twins' errors and mean value."""
         total, errors, values = jnp.float32(0), [], []
         for i, critic in enumerate(critics):
             group = self.groups[i // self.twins]
-            q = self._predict(critic, i, batch, action)
-            error, alive = q - take(target, group, 1), take(batch.alive, group, 1)
+            q = self._predict(critic, i, view, action)
+            axis = q.ndim - 1
+            error, alive = q - take(target, group, axis), take(batch.alive, group, axis)
             total = total + mean(batch.weight[:, None] * error**2, alive)
             if i % self.twins == 0:
                 errors.append(error)
                 values.append(mean(q, alive))
-        return total, (merge(errors, self.groups, 1), jnp.stack(values).mean())
+        return total, (merge(errors, self.groups, errors[0].ndim - 1), jnp.stack(values).mean())
+
+
+def _views(batch: Batch) -> tuple[View, View]:
+    """The moments of a batch, and those that followed."""
+    now = Observation(batch.obs, batch.avail, batch.state, batch.alive, batch.neighbours)
+    following = Observation(
+        batch.next_obs, batch.next_avail, batch.next_state, batch.next_alive, batch.next_neighbours
+    )  # fmt: skip
+    return View(now, batch.stretch), View(following, batch.stretch, True)

@@ -12,20 +12,22 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from flockrl.algos.parts import Schedule, adam, falling, ids, joint, mean, require, var
-from flockrl.algos.team_policy import TeamPolicy
-from flockrl.nets.actor_critic import Network
+from flockrl.algos.parts import Schedule, adam, joint, lr_factor, mean, require, var
+from flockrl.core.groups import Group, Share, merge, pooling, take
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.nets.network import Network
+from flockrl.nets.normalisation import Moments, moments, observe
 from flockrl.nets.torsos import Activation
-from flockrl.normalize import Moments, moments, observe
-from flockrl.sharing import Group, Share, merge, pooling, take
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.policies.network import ids, make_network
+from flockrl.policies.stochastic import StochasticPolicy
 
 Reads = Literal["none", "own", "central"]
 
 
 @dataclass(frozen=True)
-class TeamConfig:
+class PolicyConfig:
     """Settings of every learner of a stochastic policy."""
 
     share: Share = "groups"
@@ -65,7 +67,7 @@ class TeamConfig:
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(TeamConfig):
+class OnPolicyConfig(PolicyConfig):
     """Settings that the on-policy families share."""
 
     gamma: float = 0.95
@@ -97,9 +99,9 @@ class OnPolicyState(NamedTuple):
     updates: Array
 
 
-class Judged(NamedTuple):
-    """What the critics think of a rollout. value, next_value: [T, B, N] of each step and of what followed it, in
-    returns; scale: mean and deviation [N] of their units; memories: theirs after each step."""
+class ValueEstimates(NamedTuple):
+    """What the critics estimate along a rollout. value, next_value: [T, B, N] of each step and of what followed it, in
+    units of returns; scale: mean and deviation [N] of the critics' own units; memories: theirs after each step."""
 
     value: Array
     next_value: Array
@@ -107,7 +109,7 @@ class Judged(NamedTuple):
     memories: PyTree
 
 
-class OnPolicy(TeamPolicy, ABC):
+class OnPolicy(StochasticPolicy, ABC):
     """A team's policies and critics of their states' values. Its methods are pure. Families say how to learn."""
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int, critic: Reads):
@@ -115,9 +117,9 @@ class OnPolicy(TeamPolicy, ABC):
         self.envs, self.updates, self.critic = envs, updates, critic
         self.critics: list[Network] = []
         if critic == "central":
-            self.critics = [self._network(group.size) for group in self.groups]
+            self.critics = [make_network(spec, config, group.size) for group in self.groups]
         elif critic == "own":
-            self.critics = [self._network(1, ids(group, config.agent_ids)) for group in self.groups]
+            self.critics = [make_network(spec, config, 1, ids=ids(group, config.agent_ids)) for group in self.groups]
         self.pool = pooling(self.groups, spec.num_agents)
         self.optimiser = adam(config.max_grad_norm, eps=1e-5)
 
@@ -136,8 +138,8 @@ class OnPolicy(TeamPolicy, ABC):
         obs = jnp.zeros((1, 1, spec.num_agents, spec.obs_size))
         state = jnp.zeros((1, 1, spec.state_size)) if spec.state_size else None
         first = jnp.zeros((1, 1), bool)
-        keys = jax.random.split(key, (2, len(self.groups)))
-        params = {"actor": self._init_actors(keys[0])}
+        keys = jax.random.split(key, (2, self.groups[0].of))[:, np.array([group.number for group in self.groups])]
+        params = {"actor": self.actor.init(keys[0])}
         if self.critics:
             params["critic"] = tuple(
                 net.init(k, self._critic_input(group, obs, state), h, first)["params"]
@@ -161,7 +163,7 @@ class OnPolicy(TeamPolicy, ABC):
         if self.critic == "none":
             return ()
         if self.critic == "own" or not self.recurrent:
-            return self._memory(batch)
+            return self.actor.blank(batch)
         return tuple(jnp.zeros((batch, 1, self.config.memory_size)) for _ in self.groups)
 
     # Networks
@@ -190,13 +192,13 @@ class OnPolicy(TeamPolicy, ABC):
         central = None if seen.state is None else self._normal(seen.state, state.state_moments)
         return seen._replace(obs=self._normal(seen.obs, state.obs_moments), state=central)
 
-    def _judge(self, state: OnPolicyState, trajectory: Trajectory, seen: Observation) -> Judged:
+    def _estimate(self, state: OnPolicyState, trajectory: Trajectory, seen: Observation) -> ValueEstimates:
         critic, memory = state.params["critic"], state.critic_memory
         raw, memories = self._values(critic, seen.obs, seen.state, memory, trajectory.first)
         offset, std = self._value_scale(state.value_moments)
         value = raw * std + offset
         next_value = self._next_values(state, trajectory, raw, memories) * std + offset
-        return Judged(value, next_value, (offset, std), memories)
+        return ValueEstimates(value, next_value, (offset, std), memories)
 
     def _value_scale(self, stats: Any) -> tuple[Array, Array]:
         """Mean and deviation [N] that turn the critic's units into returns."""
@@ -226,13 +228,13 @@ class OnPolicy(TeamPolicy, ABC):
         return jnp.where(cut[..., None], finals, shifted)
 
     def _rescaled(
-        self, state: OnPolicyState, judged: Judged, returns: Array, weight: Array | None
+        self, state: OnPolicyState, estimates: ValueEstimates, returns: Array, weight: Array | None
     ) -> tuple[PyTree, Any, tuple[Array, Array]]:
         """Critics in units that know these returns [T, B, N], the moments of those, and their scale."""
         stats: Any = state.value_moments
         if self.config.normalize_value:
             stats = observe(stats, returns, weight, self.pool, slowest=0.01)
-        (mean, std), (new_mean, new_std) = judged.scale, self._value_scale(stats)
+        (mean, std), (new_mean, new_std) = estimates.scale, self._value_scale(stats)
         return self._popart(state.params["critic"], std, mean, new_std, new_mean), stats, (new_mean, new_std)
 
     def _popart(self, critic: PyTree, std: Array, mean: Array, new_std: Array, new_mean: Array) -> PyTree:
@@ -260,7 +262,7 @@ class OnPolicy(TeamPolicy, ABC):
     # The end of an update
 
     def _lr(self, state: OnPolicyState) -> Array:
-        return self.config.lr * falling(self.config.lr_schedule, state.updates / self.updates)
+        return self.config.lr * lr_factor(self.config.lr_schedule, state.updates / self.updates)
 
     def _explained(self, returns: Array, value: Array, weight: Array | None) -> Array:
         """The part of the returns' variance that the critic foresaw."""

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flockrl.errors import UsageError
-from flockrl.sharing import Group, take
-from flockrl.types import Array, EnvSpec, PyTree
+from flockrl.core.errors import UsageError
+from flockrl.core.random import Source, fold_in
+from flockrl.core.types import Array, EnvSpec, PyTree
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -42,21 +42,6 @@ def require_room(size: int, what: str, setting: str) -> None:
         )
 
 
-def ids(group: Group, wanted: bool) -> int:
-    """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
-    return group.size if wanted and group.size > 1 else 0
-
-
-def blank_memory(groups: Sequence[Group], size: int, batch: int) -> PyTree:
-    """Each group's memory at the start of an episode, [batch, n, size], or () where `size` is 0."""
-    return tuple(jnp.zeros((batch, group.size, size)) if size else () for group in groups)
-
-
-def legal(group: Group, avail: Array | None) -> Array | None:
-    """The group's part of the legal-action mask [..., N, A]."""
-    return None if avail is None else take(avail, group, avail.ndim - 2, group.action_size)
-
-
 def joint(spec: EnvSpec, obs: Array, state: Array | None) -> Array:
     """[..., S] what a centralised critic reads: the global state, or the observations [..., N, O] side by side."""
     if state is not None:
@@ -67,6 +52,11 @@ def joint(spec: EnvSpec, obs: Array, state: Array | None) -> Array:
     return jnp.concatenate([obs[..., i, :size] for i, size in enumerate(sizes)], axis=-1)
 
 
+def own_key(spec: EnvSpec, key: Source) -> Source:
+    """A key for numbers that are drawn for a whole side at once, another one for each side."""
+    return key if spec.whole is None else fold_in(key, spec.places[0])
+
+
 def mean(x: Array, weight: Array | None) -> Array:
     return x.mean() if weight is None else (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
 
@@ -75,8 +65,8 @@ def var(x: Array, weight: Array | None) -> Array:
     return mean((x - mean(x, weight)) ** 2, weight)
 
 
-def falling(schedule: Schedule, progress: Array) -> Array:
-    """The factor of a learning rate after this part of the run, from 1 to 0 unless it is constant."""
+def lr_factor(schedule: Schedule, progress: Array) -> Array:
+    """The learning-rate schedule: a factor after this part of the run, from 1 to 0 unless it is constant."""
     progress = jnp.minimum(progress, 1.0)
     factors = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress))}
     return jnp.asarray(factors[schedule], jnp.float32)

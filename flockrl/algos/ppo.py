@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyState
 from flockrl.algos.parts import descend, mean, require
-from flockrl.errors import UsageError
-from flockrl.returns import gae
-from flockrl.sharing import take
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
+from flockrl.algos.returns import gae
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import take
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ class PPOConfig(OnPolicyConfig):
 class Batch(NamedTuple):
     """A rollout prepared for learning. Leaves have axes [B, T, ...], memories [B, ...]."""
 
-    obs: Array
-    avail: Array | None
-    state: Array | None
+    seen: Observation
     weight: Array | None
     first: Array
     action: Array
@@ -83,6 +82,17 @@ def make(spec: EnvSpec, config: PPOConfig, *, envs: int, updates: int) -> Algori
     return _PPO(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(
+    make,
+    PPOConfig,
+    on_policy=True,
+    logp=True,
+    factorised=True,
+    central=lambda config: config.critic == "central",
+    grows=lambda config: True,
+)
+
+
 class _PPO(OnPolicy):
     """Several epochs of minibatches on each rollout, with a critic."""
 
@@ -92,16 +102,16 @@ class _PPO(OnPolicy):
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
         seen = self._seen(state, trajectory.observation)
         weight = None if trajectory.alive is None else trajectory.weight
-        judged = self._judge(state, trajectory, seen)
-        value, ended = judged.value, trajectory.terminated
+        estimates = self._estimate(state, trajectory, seen)
+        value, ended = estimates.value, trajectory.terminated
         over = ended | trajectory.truncated
         advantage = gae(
-            trajectory.reward, value, judged.next_value, ended, over, self.config.gamma, self.config.gae_lambda
+            trajectory.reward, value, estimates.next_value, ended, over, self.config.gamma, self.config.gae_lambda
         )
         returns = advantage + value
-        critic, stats, (offset, std) = self._rescaled(state, judged, returns, weight)
+        critic, stats, (offset, std) = self._rescaled(state, estimates, returns, weight)
         batch = Batch(
-            seen.obs, trajectory.avail, seen.state, weight, trajectory.first, trajectory.action,
+            seen, weight, trajectory.first, trajectory.action,
             trajectory.extras["logp"], self._normal_advantage(advantage, weight), (returns - offset) / std,
             (value - offset) / std, trajectory.memory, state.critic_memory,
         )  # fmt: skip
@@ -110,7 +120,7 @@ class _PPO(OnPolicy):
         params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
         metrics["explained_variance"] = self._explained(returns, value, weight)
         metrics["lr"] = lr
-        state = self._moved(state, trajectory, weight, judged.memories)
+        state = self._moved(state, trajectory, weight, estimates.memories)
         return state._replace(params=params, optimiser=optimiser, value_moments=stats), metrics
 
     def _epochs(
@@ -159,12 +169,12 @@ class _PPO(OnPolicy):
             time_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2])
             batch = Batch._make((*time_first, *batch[-2:]))
             first = batch.first
-        outs = self._actor(params["actor"], batch.obs, batch.actor_memory, first)
-        values, _ = self._values(params["critic"], batch.obs, batch.state, batch.critic_memory, first)
+        outs = self.actor(params["actor"], batch.seen, batch.actor_memory, first)
+        values, _ = self._values(params["critic"], batch.seen.obs, batch.seen.state, batch.critic_memory, first)
         total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
         for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
-            logp, entropy = self._chosen(group, head, out, batch.action, batch.avail)
+            logp, entropy = self._chosen(group, head, out, batch.action, batch.seen.avail)
             old, advantage, value, target, old_value = (
                 take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage, values, batch.target, batch.value)
             )

@@ -12,6 +12,7 @@ Q_tot is made of the agents' own values by the mixer; without one (IQL) every ag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -20,18 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.parts import blank_memory, ids, joint, mean, require, require_discrete
-from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
-from flockrl.data.replay import Replay, stretch, typical
-from flockrl.draw import Source, uniform
-from flockrl.errors import UsageError
-from flockrl.explore import level, random_action
-from flockrl.nets.actor_critic import Network
+from flockrl.algos.exploration import level, random_action
+from flockrl.algos.family import Family
+from flockrl.algos.parts import joint, mean, own_key, require, require_discrete
+from flockrl.algos.replay_learner import STRETCH, Learned, ReplayConfig, ReplayLearner, ReplayState
+from flockrl.algos.returns import lambda_returns, n_step_returns
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import merge, take
+from flockrl.core.random import Source, uniform
+from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Constraint, Dueling, Joint, Looking, Monotonic, Sum, Weighted, total
-from flockrl.returns import lambda_returns, n_step_returns
-from flockrl.sharing import merge, take
-from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
+from flockrl.policies.network import TeamNetwork, one_step, unroll
+from flockrl.replay.ring import Replay, stretch, typical
 
 Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
 MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
@@ -44,8 +46,6 @@ MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
     "nopt_weight": (1.0, ("qtran",)),
 }
 """Setting -> its default and the mixers that have it."""
-STRETCH = 25
-"""Length of replayed sequences where there is memory or a lambda and the user says nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,8 @@ class QConfig(ReplayConfig):
     """Let the online network choose the action that the target network values."""
     dueling: bool = False
     """Give every network a value and advantages as outputs."""
-    memory: Literal["none", "gru"] = "none"
-    """Whether agents remember past observations."""
-    memory_size: int = 64
-    """Size of the GRU's memory."""
     sequence: int | None = None
     """Steps in a row that a sample learns from; by default 1, or 25 with memory or td_lambda."""
-    burn_in: int = 0
-    """Steps before them that only fill the memory."""
     td_lambda: float = 0.0
     """Lambda of the returns along the sequence; 0 for n-step returns."""
     target_every: int = 1
@@ -99,9 +93,6 @@ class QConfig(ReplayConfig):
         super().__post_init__()
         require(
             self,
-            memory_size=self.memory_size > 0,
-            sequence=self.sequence is None or self.sequence > 0,
-            burn_in=self.burn_in >= 0,
             td_lambda=0 <= self.td_lambda <= 1,
             target_every=self.target_every > 0,
             explore_start=0 <= self.explore_start <= 1,
@@ -117,12 +108,8 @@ class QConfig(ReplayConfig):
         for name, (_, owners) in MIXER_SETTINGS.items():
             if getattr(self, name) is not None and self.mixer not in owners:
                 raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")
-        if self.burn_in and self.memory == "none":
-            raise UsageError("burn_in fills a memory: use it with memory=gru.")
         if self.td_lambda and self.n_step > 1:
             raise UsageError("td_lambda and n_step are two ways to look ahead: set only one of them.")
-        if self.steps > self.batch_size:
-            raise UsageError(f"batch_size ({self.batch_size}) must hold a whole sequence of {self.steps} steps.")
 
     @property
     def steps(self) -> int:
@@ -149,26 +136,25 @@ def make(spec: EnvSpec, config: QConfig, *, envs: int, updates: int) -> Algorith
     return QLearner(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(
+    make,
+    QConfig,
+    continuous=False,
+    central=lambda config: config.mixer not in ("none", "sum"),
+    grows=lambda config: config.mixer in ("none", "sum"),
+)
+
+
 class QLearner(ReplayLearner):
-    """params: {"q": one network per group, "mixer": one per side}. A side is a team of the environment."""
+    """params: {"q": one network per group, "mixer": one per side}."""
 
     def __init__(self, spec: EnvSpec, config: QConfig, envs: int, updates: int):
         require_discrete(spec, "Q-learning")
-        self.steps = config.steps
-        window = config.burn_in + self.steps + config.n_step - 1
-        super().__init__(spec, config, envs, updates, window=window, samples=config.batch_size // self.steps)
-        self.recurrent = config.memory == "gru"
-        self.nets = [
-            Network(
-                config.hidden, group.action_size + config.dueling, config.activation, ids=ids(group, config.agent_ids),
-                memory=config.memory_size if self.recurrent else 0, out_scale=0.01, picture=spec.picture,
-                kernel=config.kernel,
-            )
-            for group in self.groups
-        ]  # fmt: skip
+        super().__init__(spec, config, envs, updates)
+        self.net = TeamNetwork(spec, self.groups, config, [g.action_size + config.dueling for g in self.groups])
         self.own = spec.own_actions
-        teams = dict.fromkeys(spec.teams) if config.mixer != "none" else ()
-        self.sides = [np.flatnonzero(np.array(spec.teams) == team) for team in teams]
+        names = dict.fromkeys(spec.sides) if config.mixer != "none" else ()
+        self.sides = [np.flatnonzero(np.array(spec.sides) == side) for side in names]
         self.mixers: list[Any] = [self._mixer() for _ in self.sides]
 
     def _mixer(self) -> nn.Module:
@@ -189,13 +175,8 @@ class QLearner(ReplayLearner):
 
     def networks(self, key: Array) -> PyTree:
         spec = self.spec
-        obs = jnp.zeros((1, 1, spec.num_agents, spec.obs_size))
-        first = jnp.zeros((1, 1), bool)
-        keys = [jax.random.fold_in(key, i) for i in range(len(self.nets) + len(self.mixers))]
-        nets = tuple(
-            net.init(k, take(obs, group, 2, group.obs_size), h, first)["params"]
-            for net, k, group, h in zip(self.nets, keys, self.groups, self._memory(1), strict=False)
-        )
+        nets = self.net.init([jax.random.fold_in(key, group.number) for group in self.groups])
+        keys = [jax.random.fold_in(key, self.groups[0].of + self._side_number(k)) for k in range(len(self.mixers))]
         mixers = tuple(
             net.init(
                 k,
@@ -204,7 +185,7 @@ class QLearner(ReplayLearner):
                     jnp.zeros((1, len(side), spec.action_size)), jnp.zeros((1, spec.central_size)),
                 ),
             ).get("params", {})
-            for net, k, side in zip(self.mixers, keys[len(nets) :], self.sides, strict=True)
+            for net, k, side in zip(self.mixers, keys, self.sides, strict=True)
         )  # fmt: skip
         return {"q": nets, "mixer": mixers}
 
@@ -214,63 +195,60 @@ class QLearner(ReplayLearner):
         warm = self._steps(state) >= config.learning_starts
         return {"q": state.learned.params["q"], "epsilon": jnp.where(warm, epsilon, 1.0)}
 
-    def memory(self, batch: int) -> PyTree:
-        return self._memory(batch) if self.recurrent else ()
+    def _side_number(self, k: int) -> int:
+        """Number of side k among all sides of the environment."""
+        whole = self.spec.whole
+        return k if whole is None else list(dict.fromkeys(whole.sides)).index(self.spec.sides[self.sides[k][0]])
 
-    def _memory(self, batch: int) -> PyTree:
-        return blank_memory(self.groups, self.config.memory_size if self.recurrent else 0, batch)
+    def memory(self, batch: int) -> PyTree:
+        return self.net.memory(batch)
 
     # Values
 
-    def _q(self, params: PyTree, obs: Array, memory: PyTree, first: Array | None) -> tuple[Array, PyTree]:
-        """Values [..., N, A] of all actions for obs [..., N, O], and each group's memory after each step."""
+    def _q(
+        self, params: PyTree, seen: Observation, memory: PyTree = (), first: Array | None = None
+    ) -> tuple[Array, PyTree]:
+        """Values [..., N, A] of all actions for observations [..., N, O], and each group's memory after each step."""
         outs, memories = [], []
-        for net, p, group, h in zip(self.nets, params, self.groups, memory, strict=True):
-            out, after = net.apply({"params": p}, take(obs, group, obs.ndim - 2, group.obs_size), h, first)
+        for group, (out, after) in zip(self.groups, self.net(params, seen, memory, first), strict=True):
             if self.config.dueling:
                 value, advantage = out[..., :1], out[..., 1:]
                 average = (advantage * group.legal).sum(-1, keepdims=True) / group.legal.sum(-1, keepdims=True)
                 out = value + advantage - average
             outs.append(out)
             memories.append(after)
-        return merge(outs, self.groups, obs.ndim - 2, self.spec.action_size), tuple(memories)
+        return merge(outs, self.groups, seen.obs.ndim - 2, self.spec.action_size), tuple(memories)
 
     def _unroll(self, params: PyTree, seen: Trajectory) -> tuple[Array, PyTree]:
         """Values [T, b, N, A] along a stretch after its burn-in, and the memory after each step."""
         if not self.recurrent:
-            return self._q(params, seen.obs[: self.steps], self._memory(1), None)
-        memory, burn = self._memory(seen.obs.shape[1]), self.config.burn_in
-        if burn:
-            past = self._q(params, seen.obs[:burn], memory, seen.first[:burn])[1]
-            memory = jax.tree.map(lambda h: jax.lax.stop_gradient(h[-1]), past)
-        return self._q(params, seen.obs[burn:], memory, seen.first[burn:])
+            return self._q(params, jax.tree.map(lambda x: x[: self.steps], seen.observation))
+        blank = self.net.blank(seen.obs.shape[1])
+        return unroll(partial(self._q, params), blank, seen.observation, seen.first, self.config.burn_in)
 
     def _next_q(self, params: PyTree, seen: Trajectory, memories: PyTree) -> Array:
         """Values [T, b, N, A] of what followed each step, the real final observation of an ended episode included."""
+        following = seen.next_observation._replace(alive=_left(seen))
         if not self.recurrent:
-            return self._q(params, seen.next_obs, self._memory(1), None)[0]
-        # One step from the memory after each step: all of them at once.
-        shape = seen.next_obs.shape
-        memories = jax.tree.map(lambda h: h.reshape(-1, *h.shape[2:]), memories)
-        flat = seen.next_obs.reshape(1, -1, *shape[2:])
-        values = self._q(params, flat, memories, jnp.zeros(flat.shape[:2], bool))[0]
-        return values.reshape(*shape[:-1], -1)
+            return self._q(params, following)[0]
+        return one_step(partial(self._q, params), following, memories)
 
     # Acting
 
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        obs = observation.obs
         if self.recurrent:
-            q, after = self._q(params["q"], obs[None], memory, jnp.zeros((1, len(obs)), bool))
+            rows = jax.tree.map(lambda x: x[None], observation)
+            q, after = self._q(params["q"], rows, memory, jnp.zeros((1, len(observation.obs)), bool))
             q, memory = q[0], jax.tree.map(lambda h: h[0], after)
         else:
-            q = self._q(params["q"], obs, self._memory(1), None)[0]
+            q = self._q(params["q"], observation)[0]
         legal = self._legal(observation.avail)
         greedy = best_action(q, legal)[1]
         if not explore:
             return greedy, memory, {}
+        key = own_key(self.spec, key)
         chance, number = uniform(key, greedy.shape, range(self.spec.num_agents), copies=2)
         return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, {}
 
@@ -361,9 +339,7 @@ class QLearner(ReplayLearner):
         action = best_action(chooser, legal)[1]
         if not self.sides:
             return pick(q, action)
-        assert live.alive is not None
-        left = live.alive & ~live.terminated
-        whole = self._joint(q, action, legal, left, joint(self.spec, live.next_obs, live.next_state))
+        whole = self._joint(q, action, legal, _left(live), joint(self.spec, live.next_obs, live.next_state))
         values = []
         for k, net in enumerate(self.mixers):
             out = net.apply({"params": targets["mixer"][k]}, self._of_side(whole, k))
@@ -427,3 +403,9 @@ class QLearner(ReplayLearner):
             return (value - target) ** 2 + conditions, value - target
         error = net.apply(params, done) - target
         return error**2, error
+
+
+def _left(seen: Trajectory) -> Array:
+    """[T, b, N] who still lives after each step."""
+    assert seen.alive is not None  # the replay writes it always
+    return seen.alive & ~seen.terminated

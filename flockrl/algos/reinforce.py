@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyState, Reads
 from flockrl.algos.parts import descend, mean, require
-from flockrl.errors import UsageError
-from flockrl.returns import gae, monte_carlo
-from flockrl.sharing import take
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.algos.returns import gae, monte_carlo
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import take
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 LAMBDA = 0.9
 
@@ -87,6 +88,17 @@ def make(spec: EnvSpec, config: ReinforceConfig, *, envs: int, updates: int) -> 
     return Reinforce(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(
+    make,
+    ReinforceConfig,
+    on_policy=True,
+    logp=True,
+    factorised=True,
+    central=lambda config: config.baseline == "central",
+    grows=lambda config: True,
+)
+
+
 class Reinforce(OnPolicy):
     """One gradient step on each rollout."""
 
@@ -111,18 +123,18 @@ class Reinforce(OnPolicy):
     ) -> tuple[Lesson, dict[str, Array]]:
         """Returns against the baseline, which also stands for what followed where an episode was cut."""
         weight = None if trajectory.alive is None else trajectory.weight
-        judged = self._judge(state, trajectory, seen)
-        value, ended = judged.value, trajectory.terminated
+        estimates = self._estimate(state, trajectory, seen)
+        value, ended = estimates.value, trajectory.terminated
         over = ended | trajectory.truncated
         advantage = gae(
-            trajectory.reward, value, judged.next_value, ended, over, self.config.gamma, self.config.smoothing
+            trajectory.reward, value, estimates.next_value, ended, over, self.config.gamma, self.config.smoothing
         )
         returns = advantage + value
-        critic, stats, (offset, std) = self._rescaled(state, judged, returns, weight)
+        critic, stats, (offset, std) = self._rescaled(state, estimates, returns, weight)
         params = {**state.params, "critic": critic}
         advantage, target = self._normal_advantage(advantage, weight), (returns - offset) / std
         metrics = {"explained_variance": self._explained(returns, value, weight)}
-        return Lesson(advantage, weight, target, params, stats, judged.memories), metrics
+        return Lesson(advantage, weight, target, params, stats, estimates.memories), metrics
 
     def _sum(self, state: OnPolicyState, trajectory: Trajectory) -> tuple[Lesson, dict[str, Array]]:
         """Returns alone. Steps whose episode goes on after the rollout have none that is known: they weigh nothing."""
@@ -140,7 +152,7 @@ class Reinforce(OnPolicy):
         memory: the baseline's before the rollout.
         """
         first = trajectory.first if self.recurrent else None
-        outs = self._actor(params["actor"], seen.obs, trajectory.memory, first)
+        outs = self.actor(params["actor"], seen, trajectory.memory, first)
         error = None
         if lesson.target is not None:
             value, _ = self._values(params["critic"], seen.obs, seen.state, memory, first)

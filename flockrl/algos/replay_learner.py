@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.parts import Schedule, adam, descend, falling, require, require_room
-from flockrl.data.replay import Replay, add, draw, make_replay, prioritize, replay_bytes
-from flockrl.errors import UsageError
+from flockrl.algos.parts import Schedule, adam, descend, lr_factor, require, require_room
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Share, make_groups
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.torsos import Activation
-from flockrl.sharing import Share, make_groups
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
+
+STRETCH = 25
+"""Length of replayed sequences where there is memory and the user says nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class ReplayConfig:
     """Activation after each hidden layer."""
     kernel: str | None = None
     """A flax module of your own in place of the hidden layers, as package.module:Class."""
+    memory: Literal["none", "gru"] = "none"
+    """Whether agents remember past observations."""
+    memory_size: int = 64
+    """Size of the GRU's memory."""
+    sequence: int | None = None
+    """Steps in a row that a sample learns from; by default 1, or 25 with memory."""
+    burn_in: int = 0
+    """Steps before them that only fill the memory."""
     rollout_steps: int = 25
     """Steps of every environment between updates."""
     steps_per_update: int = 25
@@ -79,7 +90,19 @@ class ReplayConfig:
             tau=0 < self.tau <= 1,
             lr=self.lr > 0,
             max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
+            memory_size=self.memory_size > 0,
+            sequence=self.sequence is None or self.sequence > 0,
+            burn_in=self.burn_in >= 0,
         )
+        if self.burn_in and self.memory == "none":
+            raise UsageError("burn_in fills a memory: use it with memory=gru.")
+        if self.steps > self.batch_size:
+            raise UsageError(f"batch_size ({self.batch_size}) must hold a whole sequence of {self.steps} steps.")
+
+    @property
+    def steps(self) -> int:
+        """Steps in a row that a sample learns from."""
+        return self.sequence or (STRETCH if self.memory == "gru" else 1)
 
 
 class Learned(NamedTuple):
@@ -110,9 +133,11 @@ class ReplayLearner(ABC):
     window: steps in a row that a sample reaches over; samples: how many are drawn for a gradient step.
     """
 
-    def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int, window: int, samples: int):
+    def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int):
         self.spec, self.config, self.envs, self.iterations = spec, config, envs, updates
-        self.window, self.samples = window, samples
+        self.steps, self.recurrent = config.steps, config.memory == "gru"
+        self.window = window = config.burn_in + self.steps + config.n_step - 1
+        self.samples = config.batch_size // self.steps
         steps = config.rollout_steps
         if envs * steps % config.steps_per_update:
             raise UsageError(
@@ -184,7 +209,7 @@ class ReplayLearner(ABC):
         progress = state.iterations / self.iterations
         ready = (self._steps(after) >= config.learning_starts) & (replay.filled >= self.window)
         count = jnp.where(ready, self.updates, 0)
-        factor = falling(config.lr_schedule, progress)
+        factor = lr_factor(config.lr_schedule, progress)
         beta = config.priority_beta + (1 - config.priority_beta) * progress
 
         def learn(learned: Learned, priority: Any, key: Array) -> tuple[Learned, Any, dict[str, Array]]:

@@ -20,14 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.off_policy import OffPolicy, OffPolicyConfig, Seen
+from flockrl.algos.family import Family
+from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig, View
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
-from flockrl.data.replay import Batch
-from flockrl.draw import Source, gumbel, normal, split
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Group, is_continuous, merge, take
+from flockrl.core.random import Source, gumbel, normal, split
+from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
+from flockrl.nets.actions import hard
 from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl
-from flockrl.sharing import Group, merge, take
-from flockrl.types import Algorithm, Array, EnvSpec, Observation, PyTree
 
 LOG_STD = (-5.0, 2.0)
 """Limits of the log standard deviation before tanh."""
@@ -64,6 +66,9 @@ def make(spec: EnvSpec, config: SACConfig, *, envs: int, updates: int) -> Algori
     return SAC(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(make, SACConfig, **JOINT)
+
+
 class SAC(OffPolicy):
     """Two critics per group, a stochastic policy, a temperature per agent."""
 
@@ -71,16 +76,21 @@ class SAC(OffPolicy):
 
     def __init__(self, spec: EnvSpec, config: SACConfig, envs: int, updates: int):
         super().__init__(spec, config, envs, updates)
+        if any(len(group.factors) > 1 for group in self.groups):
+            raise UsageError(
+                f"SAC takes one choice or real actions, and agents of {spec.name} make several choices at once: use "
+                "ippo, mappo, maddpg or matd3 instead."
+            )
         self.tempering = optax.adam(1.0)
 
     def algorithm(self) -> Algorithm:
         return super().algorithm()._replace(kl=self.kl)
 
     def _actor_width(self, group: Group) -> int:
-        return group.action_size * (1 if self.spec.discrete else 2)
+        return group.action_size * (2 if group.continuous else 1)
 
     def _critic_width(self, group: Group) -> int:
-        return group.action_size if self.spec.discrete else 1
+        return 1 if group.continuous else group.action_size
 
     def _extra(self) -> PyTree:
         if self.config.temperature is not None:
@@ -94,17 +104,19 @@ class SAC(OffPolicy):
         return jnp.full(self.spec.num_agents, fixed) if fixed is not None else jnp.exp(learned.extra[0])
 
     def _target_entropy(self, avail: Array | None) -> Array:
-        """[N] or [b, N] entropies that the temperatures aim for. Where little is legal, little entropy is possible."""
+        """[N] or [..., N] entropies that temperatures aim for. Where little is legal, little entropy is possible."""
         if self.config.target_entropy is not None:
             return jnp.full(self.spec.num_agents, self.config.target_entropy)
+        dimensions = -jnp.asarray(self.code.own.sum(-1), jnp.float32)
         if avail is None:
-            return -jnp.asarray(self.code.own.sum(-1), jnp.float32)
-        return DISCRETE_ENTROPY * jnp.log(jnp.maximum((avail & self.code.own).sum(-1), 1))
+            return dimensions
+        options = DISCRETE_ENTROPY * jnp.log(jnp.maximum((avail & self.code.own).sum(-1), 1))
+        return options if self.spec.discrete else jnp.where(is_continuous(self.spec), dimensions, options)
 
     # Policies
 
     def _sample(self, key: Source, out: Array, legal: Array, group: Group) -> tuple[Array, Array]:
-        """A continuous group's codes [b, n, A] and their log-densities [b, n], both with gradients.
+        """A continuous group's codes [..., n, A] and their log-densities [..., n], both with gradients.
 
         u = tanh(z), z ~ N(m, s^2): log pi(u) = log N(z; m, s^2) - log(1 - u^2), the latter as 2 (ln 2 - z -
         softplus(-2 z)), which does not lose its digits where tanh saturates.
@@ -117,17 +129,14 @@ class SAC(OffPolicy):
         return jnp.tanh(z) * legal, jnp.where(legal, density - shrink, 0.0).sum(-1)
 
     def _log_probs(self, out: Array, legal: Array) -> Array:
-        """A discrete group's log-probabilities [b, n, A]; illegal actions stay near -1e9."""
+        """A discrete group's log-probabilities [..., n, A]; illegal actions stay near -1e9."""
         return jax.nn.log_softmax(jnp.where(legal, out, ILLEGAL))
 
-    def _draw(
-        self, actors: Sequence[PyTree], obs: Array, avail: Array | None, key: Source
-    ) -> list[tuple[Array, Array]]:
-        """Each group's (codes [b, n, A], log-densities [b, n] or all log-probabilities [b, n, A])."""
-        outs, masks = self._outputs(actors, obs), self._legal(avail)
+    def _draw(self, outs: Sequence[Array], avail: Array | None, key: Source) -> list[tuple[Array, Array]]:
+        """Each group's (codes [..., n, A], log-densities [..., n] or all log-probabilities [..., n, A])."""
         drawn = []
-        for k, group, out, legal in zip(split(key, len(outs)), self.groups, outs, masks, strict=True):
-            if not self.spec.discrete:
+        for k, group, out, legal in zip(split(key, len(outs)), self.groups, outs, self._legal(avail), strict=True):
+            if group.continuous:
                 drawn.append(self._sample(k, out, legal, group))
                 continue
             logp = self._log_probs(out, legal)
@@ -135,87 +144,96 @@ class SAC(OffPolicy):
             drawn.append((jax.nn.one_hot(best, out.shape[-1]), logp))
         return drawn
 
-    def _greedy(self, params: PyTree, seen: Observation) -> Array:
-        outs = self._outputs(params["actor"], seen.obs)
-        if self.spec.discrete:
-            return self._best(outs, seen.avail)
-        return self._team([jnp.tanh(out[..., : out.shape[-1] // 2]) for out in outs], None) * self.code.own
+    def _greedy(self, outs: list[Array], avail: Array | None) -> Array:
+        parts = []
+        for group, out, legal in zip(self.groups, outs, self._legal(avail), strict=True):
+            if group.continuous:
+                parts.append(jnp.tanh(out[..., : out.shape[-1] // 2]) * legal)
+            else:
+                parts.append(hard(jnp.where(legal, out, ILLEGAL), group))
+        return self._team(parts)
 
     def kl(self, old: PyTree, new: PyTree, seen: Observation, memory: PyTree) -> Array:
         """[B, N] divergence from the policy of `old` to that of `new`. Squashing by tanh leaves it as it is."""
-        pairs = zip(self._outputs(old["actor"], seen.obs), self._outputs(new["actor"], seen.obs), strict=True)
+        remembered = self._apart(memory)[0]
+        pairs = zip(*(self.actor.step(params["actor"], seen, remembered)[0] for params in (old, new)), strict=True)
         parts = []
-        for (before, after), legal in zip(pairs, self._legal(seen.avail), strict=True):
-            if self.spec.discrete:
-                parts.append(categorical_kl(*(jnp.where(legal, out, ILLEGAL) for out in (before, after))))
-            else:
+        for group, (before, after), legal in zip(self.groups, pairs, self._legal(seen.avail), strict=True):
+            if group.continuous:
                 parts.append(gaussian_kl(_normal(before), _normal(after), legal))
+            else:
+                parts.append(categorical_kl(*(jnp.where(legal, out, ILLEGAL) for out in (before, after))))
         return merge(parts, self.groups, 1)
 
-    def _behave(self, params: PyTree, seen: Observation, memory: PyTree, key: Source) -> tuple[Array, PyTree]:
-        return self._team([code for code, _ in self._draw(params["actor"], seen.obs, seen.avail, key)], None), memory
+    def _behave(
+        self, params: PyTree, outs: list[Array], seen: Observation, noise: PyTree, key: Source
+    ) -> tuple[Array, PyTree]:
+        return self._team([code for code, _ in self._draw(outs, seen.avail, key)]), noise
 
     # Values
 
-    def _inputs(self, group: Group, obs: Array, state: Array | None, action: Array) -> Seen:
-        """What critics read; for discrete actions with the agent's own action left out."""
-        if not self.spec.discrete:
-            return self._seen(group, obs, state, action)
-        nothing = jnp.zeros((len(action), group.size, group.action_size))
-        return self._seen_with(group, obs, state, action, nothing)
+    def _reads(self, group: Group, action: Array) -> Array:
+        """What critics read of codes [..., N, A]; for discrete actions with the agent's own action left out."""
+        if group.continuous:
+            return self._actions(group, action)
+        nothing = jnp.zeros((*action.shape[:-2], group.size, group.action_size))
+        return self._actions_with(group, action, nothing)
 
-    def _predict(self, critic: PyTree, index: int, batch: Batch, action: Array) -> Array:
+    def _predict(self, critic: PyTree, index: int, view: View, action: Array) -> Array:
         group = self.groups[index // self.twins]
-        q = self._q(index, critic, self._inputs(group, batch.obs, batch.state, action))
-        return (q * take(action, group, 1, group.action_size)).sum(-1) if self.spec.discrete else q[..., 0]
+        q = self._q(index, critic, view, self._reads(group, action))
+        if group.continuous:
+            return q[..., 0]
+        return (q * take(action, group, action.ndim - 2, group.action_size)).sum(-1)
 
-    def _next_values(self, learned: Learned, batch: Batch, key: Array) -> Array:
-        drawn = self._draw(learned.params["actor"], batch.next_obs, batch.next_avail, key)
-        action = self._team([code for code, _ in drawn], batch.next_alive)
+    def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
+        drawn = self._draw(self._outputs(learned.params["actor"], view), view.seen.avail, key)
+        action = self._team([code for code, _ in drawn], view.seen.alive)
         alpha, values = self._alpha(learned), []
         for g, (group, (_, logp)) in enumerate(zip(self.groups, drawn, strict=True)):
-            x = self._inputs(group, batch.next_obs, batch.next_state, action)
-            q = self._smallest(learned.targets["critic"], g, x)
+            q = self._smallest(learned.targets["critic"], g, view, self._reads(group, action))
             own = alpha[np.array(group.agents)]
-            if self.spec.discrete:
-                values.append((jnp.exp(logp) * (q - own[:, None] * logp)).sum(-1))
-            else:
+            if group.continuous:
                 values.append(q[..., 0] - own * logp)
-        return merge(values, self.groups, 1)
+            else:
+                values.append((jnp.exp(logp) * (q - own[:, None] * logp)).sum(-1))
+        return merge(values, self.groups, values[0].ndim - 1)
 
     # Learning
 
     def _policy_loss(
-        self, actors: Sequence[PyTree], learned: Learned, batch: Batch, action: Array, key: Array
+        self, actors: Sequence[PyTree], learned: Learned, view: View, action: Array, key: Array
     ) -> tuple[Array, Array]:
-        """The soft policy objective, each group's mean added up; and each agent's entropy estimate [b, N]."""
-        drawn = self._draw(actors, batch.obs, batch.avail, key)
+        """The soft policy objective, each group's mean added up; and each agent's entropy estimate [..., N]."""
+        drawn = self._draw(self._outputs(actors, view), view.seen.avail, key)
         alpha, critics = self._alpha(learned), learned.params["critic"]
         total, entropies = jnp.float32(0), []
         for g, (group, (own_action, logp)) in enumerate(zip(self.groups, drawn, strict=True)):
             own = alpha[np.array(group.agents)]
-            if self.spec.discrete:
-                q = self._smallest(critics, g, self._inputs(group, batch.obs, batch.state, action))
+            if group.continuous:
+                reads = self._actions_with(group, action, own_action)
+                cost = own * logp - self._smallest(critics, g, view, reads)[..., 0]
+                entropies.append(-logp)
+            else:
+                q = self._smallest(critics, g, view, self._reads(group, action))
                 cost = (jnp.exp(logp) * (own[:, None] * logp - q)).sum(-1)
                 entropies.append(-(jnp.exp(logp) * logp).sum(-1))
-            else:
-                x = self._seen_with(group, batch.obs, batch.state, action, own_action)
-                cost = own * logp - self._smallest(critics, g, x)[..., 0]
-                entropies.append(-logp)
-            total = total + mean(cost, take(batch.alive, group, 1))
-        return total, merge(entropies, self.groups, 1)
+            total = total + mean(cost, take(view.alive, group, cost.ndim - 1))
+        return total, merge(entropies, self.groups, entropies[0].ndim - 1)
 
     def _improve(
-        self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
+        self, learned: Learned, view: View, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
+        alive = view.alive
         loss = jax.value_and_grad(self._policy_loss, has_aux=True)
-        (value, entropy), grads = loss(learned.params["actor"], learned, batch, action, key)
+        (value, entropy), grads = loss(learned.params["actor"], learned, view, action, key)
         learned = self._follow(self._descend(learned, "actor", grads, self.config.lr * factor))
-        metrics = {"policy_loss": value, "entropy": mean(entropy, batch.alive)}
+        metrics = {"policy_loss": value, "entropy": mean(entropy, alive)}
         if self.config.temperature is None:
             log_alpha, state = learned.extra
-            surplus = (entropy - self._target_entropy(batch.avail)) * batch.alive
-            gradient = surplus.sum(0) / jnp.maximum(batch.alive.sum(0), 1.0)
+            axes = tuple(range(entropy.ndim - 1))
+            surplus = (entropy - self._target_entropy(view.seen.avail)) * alive
+            gradient = surplus.sum(axes) / jnp.maximum(alive.sum(axes), 1.0)
             step, state = self.tempering.update(gradient, state)
             learned = learned._replace(extra=(log_alpha + self.config.temperature_lr * factor * step, state))
         return learned, {**metrics, "temperature": self._alpha(learned).mean()}

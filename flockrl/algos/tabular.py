@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.parts import Schedule, falling, require, require_discrete, require_room
-from flockrl.draw import Source, split, uniform
-from flockrl.errors import UsageError
-from flockrl.explore import level
-from flockrl.sharing import Share, make_groups
-from flockrl.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.algos.exploration import level
+from flockrl.algos.family import Family
+from flockrl.algos.parts import Schedule, lr_factor, own_key, require, require_discrete, require_room
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Share, make_groups
+from flockrl.core.random import Source, split, uniform
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 ROW, PRINT = 1, 2
 """Which of the two hashes: the row of a cell, and the fingerprint of who owns a row."""
@@ -149,7 +150,7 @@ class Tabular:
         values = jnp.where(legal, values, -jnp.inf)
         if not explore:
             return values.argmax(-1).astype(jnp.int32), memory, {}
-        random_key, key = split(key)
+        random_key, key = split(own_key(self.spec, key))
         epsilon, agents = self._epsilon(params["progress"]), range(self.spec.num_agents)
         anything = uniform(random_key, (*values.shape[:-1], 1), agents) < epsilon
         wanted = legal & (anything | (values == values.max(-1, keepdims=True)))
@@ -167,7 +168,7 @@ class Tabular:
     def update(self, state: TabularState, trajectory: Trajectory, key: Array) -> tuple[TabularState, Metrics]:
         """Learn from every transition in order of time, then of environment, then of agent."""
         config, progress = self.config, state.iterations / self.updates
-        lr = config.lr * falling(config.lr_schedule, progress)
+        lr = config.lr * lr_factor(config.lr_schedule, progress)
         visits = self._visits(trajectory)
 
         def error(values: Array, visit: Visit) -> Array:
@@ -248,3 +249,6 @@ def scramble(x: Any) -> Any:
 def make(spec: EnvSpec, config: TabularConfig, *, envs: int, updates: int) -> Algorithm:
     """Tabular Q-learning for an environment with discrete actions."""
     return Tabular(spec, config, updates).algorithm()
+
+
+FAMILY = Family(make, TabularConfig, continuous=False)

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.algos.ddpg import DDPG, DDPGConfig
+from flockrl.algos.family import Family
+from flockrl.algos.off_policy import JOINT, View
 from flockrl.algos.parts import require
 from flockrl.algos.replay_learner import Learned
-from flockrl.data.replay import Batch
-from flockrl.types import Algorithm, Array, EnvSpec
+from flockrl.core.types import Algorithm, Array, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -48,27 +49,33 @@ def make(spec: EnvSpec, config: TD3Config, *, envs: int, updates: int) -> Algori
     return TD3(spec, config, envs, updates).algorithm()
 
 
+FAMILY = Family(make, TD3Config, **JOINT, factorised=True)
+
+
 class TD3(DDPG):
     """Two critics per group, smoothed targets, delayed policies."""
 
     twins = 2
 
-    def _next_action(self, learned: Learned, batch: Batch, key: Array) -> Array:
+    def _next_action(self, learned: Learned, view: View, key: Array) -> Array:
+        outs, seen = self._outputs(learned.targets["actor"], view), view.seen
+        drawn = self._gumbel(key, seen.obs.shape[:-2]) if self.spec.maskable else None
+        action = self._codes(outs, seen.avail, seen.alive, drawn)
         if self.spec.discrete:
-            drawn = self._gumbel(key, len(batch.obs))
-            return self._choose(learned.targets["actor"], batch.next_obs, batch.next_avail, batch.next_alive, drawn)
-        action = super()._next_action(learned, batch, key)
+            return action
         limit = self.config.target_noise_clip
         noise = jnp.clip(self.config.target_noise * jax.random.normal(key, action.shape), -limit, limit)
-        return jnp.clip(action + noise, -1.0, 1.0) * self.code.own * batch.next_alive[..., None]
+        smoothed = jnp.clip(action + noise, -1.0, 1.0) * self.code.own * view.alive[..., None]
+        return smoothed if self.spec.continuous else jnp.where(self.code.real, smoothed, action)
 
     def _improve(
-        self, learned: Learned, batch: Batch, action: Array, key: Array, factor: Array
+        self, learned: Learned, view: View, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
-        """As DDPG's, every `policy_delay` steps. In between the loss is reported as 0, so that means stay sums."""
+        """As DDPG's, every `policy_delay` steps. In between the loss counts as 0 and where it is due it counts
+        `policy_delay` times, so that the mean over all steps is the mean over those that were due."""
 
         def move(learned: Learned) -> tuple[Learned, dict[str, Array]]:
-            learned, metrics = super(TD3, self)._improve(learned, batch, action, key, factor)
+            learned, metrics = super(TD3, self)._improve(learned, view, action, key, factor)
             return learned, {name: value * self.config.policy_delay for name, value in metrics.items()}
 
         def wait(learned: Learned) -> tuple[Learned, dict[str, Array]]:

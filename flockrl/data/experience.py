@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flockrl.spec import EnvSpec
+from flockrl.core.spec import EnvSpec
 
 
 class Experience(NamedTuple):

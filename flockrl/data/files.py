@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
 from flockrl.data import relayrl
 from flockrl.data.experience import Experience
 from flockrl.data.schema import KEY, BadData, decode, encode, make_schema, read_about, read_spec
-from flockrl.errors import UsageError
-from flockrl.spec import EnvSpec
 
 SUFFIXES = (".arrow", ".parquet", ".csv")
 READABLE = (*SUFFIXES, ".arrows")

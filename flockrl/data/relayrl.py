@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience, blank
-from flockrl.spec import Box, Discrete, EnvSpec
 
 TYPES = {
     "f32": "<f4", "f64": "<f8", "i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "<u1", "bool": "<u1",

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import Discrete, EnvSpec, spec_from_json, spec_to_json
 from flockrl.data.experience import Experience, blank
-from flockrl.errors import UsageError
-from flockrl.spec import Discrete, EnvSpec, spec_from_json, spec_to_json
 
 FORMAT = 1
 KEY = b"flockrl"

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.errors import UsageError
-from flockrl.types import Array, Box, Discrete, EnvSpec, Observation, Space
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, Space
 
 
 class Moment(NamedTuple):

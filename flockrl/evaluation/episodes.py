@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from flockrl.envs.base import Env, StepResult, advance_batch, clip_action, reset_batch
-from flockrl.types import Actor, Algorithm, Array, Observation, PyTree
+from flockrl.core.actions import clip_action
+from flockrl.core.types import Actor, Algorithm, Array, Observation, PyTree
+from flockrl.envs.api import Env, StepResult, advance_batch, reset_batch
 
 
 class Episode(NamedTuple):
@@ -72,13 +73,3 @@ def spread(episodes: Sequence[Episode]) -> dict[str, Episode]:
     """The best, the median and the worst episode by return."""
     ranked = sorted(episodes, key=lambda episode: episode.score)
     return {"best": ranked[-1], "median": ranked[(len(ranked) - 1) // 2], "worst": ranked[0]}
-
-
-def frames(env: Any, episode: Episode, size: int = 400) -> list[np.ndarray]:
-    """Pictures [size, size, 3] of an episode: by the environment's own `render`, or as a trace of what happened."""
-    render = getattr(env, "render", None)
-    if render is not None:
-        return list(render(episode.states, size))
-    from flockrl.evaluation.trace import draw
-
-    return draw(env.spec, episode, size)

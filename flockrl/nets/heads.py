@@ -15,17 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.draw import Source, Tape, normal, uniform
-from flockrl.envs.base import action_bounds
-from flockrl.sharing import Group
-from flockrl.types import Array, EnvSpec
+from flockrl.core.actions import action_bounds
+from flockrl.core.groups import Group
+from flockrl.core.random import Source, Tape, normal, split, uniform
+from flockrl.core.types import Array, EnvSpec
 
 ILLEGAL = -1e9
 """Logit of an illegal action: its probability underflows to exactly zero, and gradients stay finite."""
 
 
 class Head(NamedTuple):
-    """What a policy's output means. `out` is [..., n, width], actions are [..., n] or [..., n, A].
+    """What a policy's output means. `out` is [..., n, width], actions are [..., n], [..., n, k] of k
+    choices at once, or [..., n, A] real ones.
 
     sample(key, out, avail) -> (action, logp [..., n])
     mode(out, avail) -> action
@@ -42,7 +43,47 @@ class Head(NamedTuple):
 
 
 def make_head(spec: EnvSpec, group: Group) -> Head:
-    return _categorical(group) if spec.discrete else _gaussian(spec, group)
+    if group.continuous:
+        return _gaussian(spec, group)
+    return _categorical(group) if len(group.factors) == 1 else _factorised(group)
+
+
+def _factorised(group: Group) -> Head:
+    """Several independent choices: probabilities multiply, so log-probabilities, entropies and divergences add up."""
+    ends = np.cumsum(group.factors)
+    parts = [slice(int(end) - n, int(end)) for end, n in zip(ends, group.factors, strict=True)]
+    heads = [
+        _categorical(group._replace(action_size=n, factors=(n,), legal=np.ones((group.size, n), bool)))
+        for n in group.factors
+    ]
+
+    def each(*arrays: Array | None) -> list[tuple[Any, list[Any]]]:
+        """Each choice's head and its part of the arrays [..., n, A]."""
+        return [
+            (head, [None if x is None else x[..., part] for x in arrays])
+            for head, part in zip(heads, parts, strict=True)
+        ]
+
+    def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
+        keys = split(key, len(heads))
+        drawn = [head.sample(k, *own) for k, (head, own) in zip(keys, each(out, avail), strict=True)]
+        return jnp.stack([action for action, _ in drawn], -1), _add([logp for _, logp in drawn])
+
+    def mode(out: Array, avail: Array | None) -> Array:
+        return jnp.stack([head.mode(*own) for head, own in each(out, avail)], -1)
+
+    def evaluate(out: Array, avail: Array | None, action: Array) -> tuple[Array, Array]:
+        found = [head.evaluate(*own, action[..., i]) for i, (head, own) in enumerate(each(out, avail))]
+        return _add([logp for logp, _ in found]), _add([entropy for _, entropy in found])
+
+    def kl(old: Array, new: Array, avail: Array | None) -> Array:
+        return _add([head.kl(*own) for head, own in each(old, new, avail)])
+
+    return Head(group.action_size, False, sample, mode, evaluate, kl)
+
+
+def _add(arrays: list[Array]) -> Array:
+    return functools.reduce(jnp.add, arrays)
 
 
 def _categorical(group: Group) -> Head:

@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.core.types import Array
 from flockrl.nets.torsos import Dense, orthogonal
-from flockrl.types import Array
 
 
 class GRU(nn.Module):

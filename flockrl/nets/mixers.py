@@ -13,9 +13,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flockrl.nets.actor_critic import Network
+from flockrl.core.types import Array
+from flockrl.nets.network import Network
 from flockrl.nets.torsos import CNN, Dense
-from flockrl.types import Array
 
 POSITIVE = 1e-6
 """Least weight where a weight must stay above zero."""

@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flockrl.errors import UsageError
-from flockrl.types import Array
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Array
 
 Activation = Literal["tanh", "relu", "gelu", "silu"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -88,15 +88,15 @@ class MLP(nn.Module):
         return x
 
 
-def own_torso(name: str, x: Array, ids: int) -> Array:
-    """The user's flax module on [..., n, F], with the agent's id as n more numbers where agents are told apart.
+def call_own_torso(torso: nn.Module, name: str, x: Array, ids: int) -> Array:
+    """The user's flax module `name` on [..., n, F], with the agent's id as n more numbers where agents are told apart.
 
     What all of them read alike, [..., 1, F], is repeated for each of them then.
     """
     if ids:
         x = jnp.broadcast_to(x, (*x.shape[:-2], ids, x.shape[-1]))
         x = jnp.concatenate([x, jnp.broadcast_to(jnp.eye(ids), (*x.shape[:-1], ids))], axis=-1)
-    y = load_kernel(name)(name="torso")(x)
+    y = torso(x)
     if y.shape[:-1] != x.shape[:-1]:
         raise UsageError(
             f"The kernel {name} must keep all axes but the last: it makes {list(y.shape)} of {list(x.shape)}."

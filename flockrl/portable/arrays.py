@@ -6,7 +6,7 @@ import string
 
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Shape, Value
 from flockrl.portable.lower import RULES, Lowering, Step, differs, dims
 from flockrl.portable.rules import rule, wrap

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 
 Shape = tuple[int, ...]
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Graph, Shape, Value
 
 RULES: dict[str, Callable[[Lowering, Step, list[Value]], Any]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import RULES, Lowering, Step
 

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.draw import Tape
-from flockrl.envs.base import clip_action
+from flockrl.core.actions import clip_action
+from flockrl.core.groups import Group, merge
+from flockrl.core.random import Tape
+from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
 from flockrl.portable.graph import Graph, Shape, Value, ordered
 from flockrl.portable.lower import lower, stored
 from flockrl.portable.narrow import narrow
-from flockrl.sharing import Group, merge
-from flockrl.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 
 
 class Portable(NamedTuple):
@@ -118,7 +118,7 @@ class _Acting:
         self.policy, self.team, self.groups = policy, spec, groups
         self.which = which if len(groups) > 1 else None
         self.agents = tuple(range(spec.num_agents)) if self.which is None else groups[self.which].agents
-        self.spec = _part(spec, self.agents)
+        self.spec = dataclasses.replace(spec.part(self.agents), whole=None)
         leaves, self.structure = jax.tree.flatten(policy.memory(1))
         self.shapes = shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
         self.apart = len(leaves) == len(groups)
@@ -175,12 +175,3 @@ class _Acting:
         leaves = [jnp.zeros((batch, *shape)) for shape in self.shapes]
         leaves[self.which] = given[0]
         return jax.tree.unflatten(self.structure, leaves)
-
-
-def _part(spec: EnvSpec, agents: Sequence[int]) -> EnvSpec:
-    """The spec of some of the agents."""
-    fields: dict[str, Any] = {
-        name: tuple(getattr(spec, name)[i] for i in agents)
-        for name in ("agents", "observations", "actions", "groups", "teams")
-    }
-    return dataclasses.replace(spec, **fields)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Shape, Value, ordered
 
 OPSET, IR = 18, 8

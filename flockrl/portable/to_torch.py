@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Shape, Value, ordered
 
 BATCHES = 3, 2

@@ -13,18 +13,19 @@ import jax
 import numpy as np
 
 import flockrl
-from flockrl.errors import UsageError
-from flockrl.policy import Policy
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Share, make_groups
+from flockrl.core.rundir import write_json
+from flockrl.core.spec import spec_to_json
+from flockrl.core.types import Actor, Algorithm, EnvSpec, PyTree
+from flockrl.policies.policy import Policy
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import stored
+from flockrl.portable.model import FORMAT, FORMAT_VERSION, METADATA
 from flockrl.portable.team import Portable, trace
 from flockrl.portable.to_onnx import write_onnx
 from flockrl.portable.to_torch import write_torchscript
-from flockrl.relay.model import FORMAT, FORMAT_VERSION, METADATA
-from flockrl.run import Run, write_json
-from flockrl.sharing import Share, make_groups
-from flockrl.spec import spec_to_json
-from flockrl.types import Actor, Algorithm, EnvSpec, PyTree
+from flockrl.training.run import Run
 
 Format = Literal["onnx", "torchscript"]
 KINDS = {"onnx": "onnx", "torchscript": "pt"}

@@ -6,15 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flockrl.portable.model import Model
     from flockrl.relay.actor import Actor
     from flockrl.relay.client import Client
-    from flockrl.relay.model import Model
 
+_HOMES = {"Actor": "relay.actor", "Client": "relay.client", "Model": "portable.model"}
 __all__ = ["Actor", "Client", "Model"]
 
 
 def __getattr__(name: str) -> Any:
     """Imported when it is asked for: a model alone needs no pyarrow."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'flockrl.relay' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"flockrl.relay.{name.lower()}"), name)
+    return getattr(importlib.import_module(f"flockrl.{_HOMES[name]}"), name)

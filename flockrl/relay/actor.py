@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
+from flockrl.portable.model import Model
 from flockrl.relay.client import Client, Unreachable
 from flockrl.relay.episode import Episode, Form
-from flockrl.relay.model import Model
 from flockrl.relay.outbox import Outbox, QueueFull, fetch_model, kept_models
 
 logger = logging.getLogger("flockrl.relay")

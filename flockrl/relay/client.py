@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 
 
 class Refused(UsageError):

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
 from flockrl.data.experience import Experience, blank
-from flockrl.errors import UsageError
-from flockrl.spec import EnvSpec
 
 
 class Form:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode, read_spec
-from flockrl.errors import UsageError
 from flockrl.relay.wire import unpack
-from flockrl.spec import EnvSpec
 
 
 @dataclass(frozen=True)

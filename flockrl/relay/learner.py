@@ -9,20 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode
-from flockrl.errors import UsageError
 from flockrl.portable.write import Exporter
 from flockrl.relay.log import Damaged, Log, Position
 from flockrl.relay.store import Store
-from flockrl.spec import EnvSpec
 
 logger = logging.getLogger("flockrl.relay")
 
 
 def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> Any:
     """The trainer that was saved at `path`, or a new one with these settings of `flockrl.Trainer`."""
-    from flockrl.trainer import CONFIG, Trainer
+    from flockrl.training.trainer import CONFIG, Trainer
 
     saved = path / CONFIG
     if saved.exists() and not any((path / "checkpoints").glob("*")):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 from flockrl.relay.ids import Seen, digest
 
 HEAD = struct.Struct("<4sIQQ")

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
 from flockrl.data.experience import Experience
 from flockrl.data.schema import encode, make_schema
-from flockrl.errors import UsageError
+from flockrl.portable.model import Model
 from flockrl.relay.client import Client, Refused, Unreachable
 from flockrl.relay.log import Damaged, Log, Position
-from flockrl.relay.model import Model
 from flockrl.relay.wire import pack
-from flockrl.spec import EnvSpec
 
 logger = logging.getLogger("flockrl.relay")
 MESSAGE_ROWS = 8192

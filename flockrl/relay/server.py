@@ -21,13 +21,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from flockrl.core.errors import UsageError, nearest
+from flockrl.core.spec import EnvSpec
 from flockrl.data.schema import BadData, make_schema
-from flockrl.errors import UsageError, nearest
 from flockrl.relay.client import location
 from flockrl.relay.ingest import Limits, admit
 from flockrl.relay.log import Log
 from flockrl.relay.store import Store
-from flockrl.spec import EnvSpec
 
 logger = logging.getLogger("flockrl.relay")
 ACTIONS = {"put": "take a message of trajectories", "model": "the newest model", "status": "health and figures"}

@@ -8,12 +8,12 @@ import pytest
 
 from flockrl.algos.ddpg import DDPG, DDPGConfig
 from flockrl.algos.off_policy import Seen
+from flockrl.algos.presets import make_algorithm, make_config
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.td3 import TD3, TD3Config
-from flockrl.data.replay import Batch
-from flockrl.errors import UsageError
-from flockrl.presets import make_algorithm, make_config
-from flockrl.types import Box, Discrete, EnvSpec, Observation
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.replay.ring import Batch
 
 FAMILIES = {"ddpg": (DDPG, DDPGConfig), "td3": (TD3, TD3Config), "sac": (SAC, SACConfig)}
 SMALL = {"hidden": (7, 6), "rollout_steps": 4, "steps_per_update": 4, "batch_size": 16, "buffer_size": 64}

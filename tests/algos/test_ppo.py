@@ -7,8 +7,8 @@ import pytest
 
 from flockrl.algos.parts import falling
 from flockrl.algos.ppo import _PPO, PPOConfig, make
-from flockrl.errors import UsageError
-from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
 
 T, B = 5, 4
 PLAIN = {

@@ -7,13 +7,13 @@ import pytest
 import q_reference as ref
 
 import flockrl
+from flockrl.algos.exploration import random_action
+from flockrl.algos.presets import make_algorithm, make_config
 from flockrl.algos.q_learning import QConfig, QLearner
-from flockrl.checkpoint import Checkpoints
-from flockrl.data.replay import add
-from flockrl.errors import UsageError
-from flockrl.explore import random_action
-from flockrl.presets import make_algorithm, make_config
-from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.replay.ring import add
+from flockrl.training.checkpoint import Checkpoints
 
 SMALL = {"hidden": (5,), "rollout_steps": 6, "steps_per_update": 4, "batch_size": 12, "buffer_size": 24, "gamma": 0.9}
 B = 4

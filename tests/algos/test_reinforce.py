@@ -8,9 +8,9 @@ from test_ppo import PLAIN as PPO_PLAIN
 from test_ppo import B, T, mlp, numpy_values, spec, trajectory, updated
 
 from flockrl.algos.ppo import _PPO, PPOConfig
+from flockrl.algos.presets import make_algorithm, make_config
 from flockrl.algos.reinforce import Reinforce, ReinforceConfig, make
-from flockrl.errors import UsageError
-from flockrl.presets import make_algorithm, make_config
+from flockrl.core.errors import UsageError
 
 PLAIN = {key: value for key, value in PPO_PLAIN.items() if key not in ("epochs", "minibatches")}
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.algos.presets import make_algorithm, make_config
 from flockrl.algos.tabular import HAIR, PRINT, ROW, Tabular, TabularConfig, cells, hash_cells, scramble
-from flockrl.checkpoint import Checkpoints
-from flockrl.errors import UsageError
-from flockrl.presets import make_algorithm, make_config
-from flockrl.run import read_metrics
-from flockrl.training import Interrupted
-from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import read_metrics
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.loop import Interrupted
 
 SIZES, ACTIONS = (2, 2, 1), (3, 3, 2)
 TABLES = {"all": (0, 0, 0), "groups": (0, 0, 1), "none": (0, 1, 2)}

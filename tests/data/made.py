@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience, blank
-from flockrl.spec import Box, Discrete, EnvSpec
 
 UNLIKE = EnvSpec(
     "made/unlike", ("a", "b", "c"), (Box((3,)), Box((2,)), Box((4,))), (Discrete(3), Discrete(2), Discrete(5)),

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from made import REAL, SPREAD, UNLIKE, make_experience, same
 
-from flockrl.cli import main
+from flockrl.commands.main import main
+from flockrl.core.errors import UsageError
 from flockrl.data import files
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
 from flockrl.data.schema import BadData, encode, make_schema
-from flockrl.errors import UsageError
 
 
 def _write(path, spec, *parts, **about):

@@ -3,9 +3,9 @@
 import numpy as np
 from made import SPREAD, make_experience
 
-from flockrl.data.pack import Packer
-from flockrl.data.record import Recorder
-from flockrl.types import Trajectory
+from flockrl.core.types import Trajectory
+from flockrl.evaluation.record import Recorder
+from flockrl.training.pack import Packer
 
 
 def _packed(lengths, steps, columns, whole, **options):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.data.replay import add, draw, gather, make_replay, prioritize, replay_bytes, stretch, typical
-from flockrl.types import Box, Discrete, EnvSpec, Trajectory
+from flockrl.core.types import Box, Discrete, EnvSpec, Trajectory
+from flockrl.replay.ring import add, draw, gather, make_replay, prioritize, replay_bytes, stretch, typical
 
 N, B, T, L = 2, 3, 4, 12
 SPEC = EnvSpec("test", ("a_0", "a_1"), (Box((1,)),) * N, (Discrete(3),) * N, max_steps=5)

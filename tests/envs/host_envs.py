@@ -8,9 +8,9 @@ import time
 import jax
 import numpy as np
 
-from flockrl.envs.base import make
-from flockrl.envs.host import Host, HostEnv
-from flockrl.types import Box, Discrete, EnvSpec, Observation
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.envs.host.env import Host, HostEnv
+from flockrl.envs.registry import make
 
 
 class Disguised(HostEnv):

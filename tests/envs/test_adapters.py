@@ -11,11 +11,11 @@ from gymnasium import spaces
 from zoo import Listed, Mixed
 
 import flockrl
+from flockrl.core.types import Box, Discrete
 from flockrl.envs import check, make
-from flockrl.envs.host import Host, random_action
-from flockrl.envs.jaxmarl import JaxMARL
-from flockrl.envs.spaces import Codec, action_code, layout
-from flockrl.types import Box, Discrete
+from flockrl.envs.adapters.jaxmarl import JaxMARL
+from flockrl.envs.adapters.spaces import Codec, action_code, layout
+from flockrl.envs.host.env import Host, random_action
 
 
 def written(space, value):

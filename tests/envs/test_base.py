@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flockrl.core.actions import action_bounds, clip_action
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.envs import make
-from flockrl.envs.base import SUITES, action_bounds, clip_action, environments, parse_settings, reset_batch, step_batch
-from flockrl.errors import UsageError
-from flockrl.types import Box, Discrete, EnvSpec, Observation
+from flockrl.envs.api import reset_batch, step_batch
+from flockrl.envs.registry import SUITES, environments, parse_settings
 
 KEY = jax.random.key(0)
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.envs import check, make
-from flockrl.envs.base import SUITES, environments
-from flockrl.envs.checks import problems
-from flockrl.envs.games import MatrixGame
-from flockrl.errors import UsageError
-from flockrl.types import Box, Discrete, EnvSpec, Observation
+from flockrl.envs.checks.compiled import problems
+from flockrl.envs.games.matrix import MatrixGame
+from flockrl.envs.registry import SUITES, environments
 
 LENGTH = 4
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete
 from flockrl.envs import check, make
-from flockrl.envs.base import reset_batch, step_batch
-from flockrl.envs.classic import Balance, Swing
-from flockrl.errors import UsageError
-from flockrl.types import Box, Discrete
+from flockrl.envs.api import reset_batch, step_batch
+from flockrl.envs.classic.control import Balance, Swing
 
 KEY = jax.random.key(0)
 REFERENCE = {"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}

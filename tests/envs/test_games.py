@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flockrl.core.errors import UsageError
 from flockrl.envs import make
-from flockrl.envs.games import MatrixGame
-from flockrl.errors import UsageError
+from flockrl.envs.games.matrix import MatrixGame
 
 KEY = jax.random.key(0)
 

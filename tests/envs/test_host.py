@@ -14,15 +14,16 @@ from conftest import TINY
 from host_envs import Counter, Fragile, complain, die, disguised, hang, once, raises_at_five
 
 import flockrl
-from flockrl.config import RunConfig, TrainOptions
+from flockrl.algos.presets import make_config
 from flockrl.envs import make
-from flockrl.envs.batch import HostBatch, HostFault
-from flockrl.envs.host import Host
-from flockrl.envs.workers import Local, Workers, groups, owners
-from flockrl.presets import make_config
-from flockrl.program import make_program
-from flockrl.rollout import host_rollout, scan_rollout
-from flockrl.training import Interrupted
+from flockrl.envs.host.batch import HostBatch, HostFault
+from flockrl.envs.host.env import Host
+from flockrl.envs.host.workers import Local, Workers, groups, owners
+from flockrl.rollouts.compiled import scan_rollout
+from flockrl.rollouts.host import host_rollout
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.loop import Interrupted
+from flockrl.training.program import make_program
 
 SMALL = {"rollout_steps": 30, "epochs": 2, "minibatches": 2, "hidden": (8,)}
 

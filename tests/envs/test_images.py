@@ -12,14 +12,14 @@ import pytest
 from gymnasium import spaces
 
 import flockrl
-from flockrl.data.replay import make_replay, replay_bytes
+from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.core.types import Box, Discrete, EnvSpec
 from flockrl.envs import check, make
-from flockrl.envs.images import Pictures, Stack
-from flockrl.envs.options import Options
-from flockrl.nets.actor_critic import Network
+from flockrl.envs.adapters.images import Pictures, Stack
+from flockrl.envs.adapters.options import Options
+from flockrl.nets.network import Network
 from flockrl.nets.torsos import CNN, _blocks, _patches
-from flockrl.presets import make_algorithm, make_config
-from flockrl.types import Box, Discrete, EnvSpec
+from flockrl.replay.ring import make_replay, replay_bytes
 
 
 class Lamps:

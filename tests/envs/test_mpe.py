@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from flockrl.envs.base import environments, make
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Discrete
 from flockrl.envs.mpe import geometry
 from flockrl.envs.mpe.collect_treasure import EMPTY, LIMIT, Loot
 from flockrl.envs.mpe.core import ParticleEnv, World
 from flockrl.envs.mpe.render import fit, frame
 from flockrl.envs.mpe.simple_crypto import Secret
-from flockrl.errors import UsageError
-from flockrl.types import Discrete
+from flockrl.envs.registry import environments, make
 
 VERSIONS = {
     "simple": "v3",

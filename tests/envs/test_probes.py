@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Observation
 from flockrl.envs import make
-from flockrl.envs.base import reset_batch
+from flockrl.envs.api import reset_batch
 from flockrl.envs.probes import ENVIRONMENTS
-from flockrl.errors import UsageError
-from flockrl.types import Observation
 
 B = 200
 GAMMA = 0.9

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from flockrl.cli import main
-from flockrl.errors import UsageError
-from flockrl.evaluation import harness, statistics
-from flockrl.evaluation.suite import make_suite, read_suite, shipped
+from flockrl.commands.main import main
+from flockrl.core.errors import UsageError
+from flockrl.evidence import harness, statistics
+from flockrl.evidence.suite import make_suite, read_suite, shipped
 
 WORDS = [
     "bench", "--algorithms", "iql_tabular", "--environments", "games/two_step", "--seeds", "2", "--jobs", "1",
@@ -23,7 +23,7 @@ WORDS = [
 
 
 def start(out):
-    command = [sys.executable, "-m", "flockrl.cli", *WORDS, "--out", str(out)]
+    command = [sys.executable, "-m", "flockrl", *WORDS, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

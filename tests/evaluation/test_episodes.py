@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flockrl.animate import play, write_animation, write_gif, write_mp4, write_paths
-from flockrl.cli import main
-from flockrl.envs.base import make
-from flockrl.envs.games import MatrixGame
-from flockrl.errors import UsageError
-from flockrl.evaluation.episodes import Episode, frames, record, spread
-from flockrl.teams import random_actor
+from flockrl.commands.main import main
+from flockrl.core.errors import UsageError
+from flockrl.envs.games.matrix import MatrixGame
+from flockrl.envs.registry import make
+from flockrl.evaluation.episodes import Episode, record, spread
+from flockrl.evaluation.matches import random_actor
+from flockrl.view.animation import frames, play, write_animation, write_gif, write_mp4, write_paths
 
 
 def play_random(env, count=2, limit=6):

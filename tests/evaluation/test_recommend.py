@@ -2,11 +2,11 @@
 
 import pytest
 
-from flockrl.cli import main
-from flockrl.envs.base import make
-from flockrl.evaluation.recommend import FITS, NO, Facts, advise, describe, hints, look
-from flockrl.presets import PRESETS
-from flockrl.types import Box, Discrete, EnvSpec
+from flockrl.algos.presets import PRESETS
+from flockrl.commands.main import main
+from flockrl.core.types import Box, Discrete, EnvSpec
+from flockrl.envs.registry import make
+from flockrl.evidence.recommend import FITS, NO, Facts, advise, describe, hints, look
 
 
 def by_name(facts):

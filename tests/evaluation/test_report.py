@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from flockrl.cli import main
-from flockrl.errors import UsageError
-from flockrl.evaluation import statistics, svg
-from flockrl.evaluation.records import collect, tidy, write_parquet
-from flockrl.evaluation.report import write_report
-from flockrl.evaluation.summary import lines, normalized, normalized_curves, scale
+from flockrl.commands.main import main
+from flockrl.core.errors import UsageError
+from flockrl.evidence import statistics, svg
+from flockrl.evidence.records import collect, tidy, write_parquet
+from flockrl.evidence.report import write_report
+from flockrl.evidence.summary import lines, normalized, normalized_curves, scale
 
 
 @pytest.fixture(autouse=True)

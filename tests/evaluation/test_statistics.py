@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flockrl.evaluation import statistics as s
+from flockrl.evidence import statistics as s
 
 rly = pytest.importorskip("rliable.library")
 from rliable import metrics  # noqa: E402
@@ -91,7 +91,7 @@ def test_normalisation_and_the_warning():
 
 
 def test_the_interval_in_a_runs_curve_is_rliables_up_to_its_draws():
-    from flockrl.plots import mean_interval
+    from flockrl.view.plots import mean_interval
 
     scores = np.random.default_rng(1).normal(size=(10, 2)) * [5, 0]
     low, high = mean_interval(scores)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.core.types import Observation
 from flockrl.nets.heads import make_head
-from flockrl.types import Observation
 
 STEPS = {"steps": 200_000, "rollout_steps": 100, "eval_episodes": 50}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flockrl
-from flockrl.evaluate import make_evaluator
+from flockrl.evaluation.playing import make_evaluator
 
 
 class RandomOpponents:
@@ -25,7 +25,7 @@ class RandomOpponents:
 def returns(run, at_random=(), episodes=500):
     """[N] mean return of each agent in greedy episodes, where the agents named act at random."""
     env = RandomOpponents(run.env, list(at_random))
-    evaluator = jax.jit(make_evaluator(run.program.algorithm, env, episodes))
+    evaluator = jax.jit(make_evaluator(run.algorithm, env, episodes))
     return np.asarray(evaluator(run.params(), jax.random.key(1))[0]).mean(0)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import flockrl
 from flockrl.algos.ddpg import DDPG
-from flockrl.checkpoint import Checkpoints
+from flockrl.training.checkpoint import Checkpoints
 
 QUICK = {
     "steps": 12_800, "envs": 16, "rollout_steps": 4, "steps_per_update": 16, "batch_size": 64, "hidden": (32,),

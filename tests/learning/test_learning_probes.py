@@ -7,8 +7,8 @@ import pytest
 
 import flockrl
 from flockrl.algos.ppo import _PPO
-from flockrl.checkpoint import Checkpoints
 from flockrl.envs import make
+from flockrl.training.checkpoint import Checkpoints
 
 QUICK = {
     "steps": 25_600, "envs": 16, "rollout_steps": 16, "epochs": 4, "minibatches": 2, "hidden": (32,), "lr": 5e-3,

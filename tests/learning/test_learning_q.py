@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.algos.presets import make_config
 from flockrl.algos.q_learning import QLearner
-from flockrl.checkpoint import Checkpoints
-from flockrl.data.replay import add
-from flockrl.presets import make_config
-from flockrl.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
+from flockrl.replay.ring import add
+from flockrl.training.checkpoint import Checkpoints
 
 QUICK = {
     "steps": 12_800, "envs": 16, "rollout_steps": 4, "steps_per_update": 16, "batch_size": 64, "hidden": (32,),

@@ -6,7 +6,7 @@ import pytest
 
 import flockrl
 from flockrl.algos.tabular import Tabular
-from flockrl.checkpoint import Checkpoints
+from flockrl.training.checkpoint import Checkpoints
 
 
 def learn(tmp_path, env, **settings):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from flockrl.core.groups import make_groups
+from flockrl.core.types import Box, Discrete, EnvSpec
 from flockrl.nets.heads import make_head
-from flockrl.sharing import make_groups
-from flockrl.types import Box, Discrete, EnvSpec
 
 
 def spec(*actions):

@@ -4,12 +4,12 @@ import contextlib
 
 import numpy as np
 
+from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience, blank, join
 from flockrl.data.schema import encode
 from flockrl.relay.ingest import Limits
 from flockrl.relay.server import Relay, start
 from flockrl.relay.wire import pack
-from flockrl.spec import Box, Discrete, EnvSpec
 
 SPEC = EnvSpec("meadow", ("sheep", "dog"), (Box((3,)), Box((2,))), (Discrete(4), Discrete(3)), 20)
 SMALL = {"hidden": (8,), "rollout_steps": 10, "minibatches": 2, "epochs": 2}

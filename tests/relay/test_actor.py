@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from relay_kit import SMALL, SPEC, ids_in, serving
 
+from flockrl.core.errors import UsageError
 from flockrl.data.experience import join
 from flockrl.data.schema import decode, make_schema
-from flockrl.errors import UsageError
 from flockrl.relay.actor import Actor
 from flockrl.relay.log import Log
 from flockrl.relay.outbox import QueueFull
@@ -57,7 +57,7 @@ def test_actions_come_in_the_form_of_the_observations(model_dir):
 
 def test_a_team_of_one_may_pass_its_vector_alone(tmp_path):
     import flockrl
-    from flockrl.spec import Box, Discrete, EnvSpec
+    from flockrl.core.spec import Box, Discrete, EnvSpec
 
     spec = EnvSpec("alone", ("it",), (Box((3,)),), (Discrete(4),), 5)
     trainer = flockrl.Trainer("ippo", spec, hyperparams=SMALL, envs=2, steps=400)

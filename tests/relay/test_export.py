@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import flockrl
-from flockrl.cli import main
-from flockrl.draw import Tape
-from flockrl.envs.base import clip_action
-from flockrl.errors import UsageError
+from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.commands.main import main
+from flockrl.core.actions import clip_action
+from flockrl.core.errors import UsageError
+from flockrl.core.random import Tape
+from flockrl.core.spec import Box, Discrete, EnvSpec, spec_to_json
+from flockrl.core.types import Actor, Observation
 from flockrl.portable.graph import ordered
+from flockrl.portable.model import Model
 from flockrl.portable.write import Exporter
-from flockrl.presets import make_algorithm, make_config
-from flockrl.relay.model import Model
-from flockrl.spec import Box, Discrete, EnvSpec, spec_to_json
-from flockrl.types import Actor, Observation
 
 NAMES = ("x_0", "lead", "x_1")
 SEES, ALIKE = (Box((6,)), Box((4,)), Box((6,))), (Box((6,)),) * 3
@@ -238,7 +238,7 @@ def test_a_model_acts_as_its_run_does(tiny_run, exported):
 
 
 def test_the_numbers_that_a_key_draws_make_the_action_that_the_key_makes(tiny_run, exported):
-    algorithm, key = tiny_run.program.algorithm, jax.random.key(3)
+    algorithm, key = tiny_run.algorithm, jax.random.key(3)
     obs = np.random.default_rng(0).normal(size=(50, 3, 18)).astype(np.float32)
     act = jax.jit(algorithm.act, static_argnums=4)
     action, _, extras = act(tiny_run.params(), Observation(obs), (), key, True)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flockrl.core.spec import spec_to_json
 from flockrl.data.schema import decode, make_schema
 from flockrl.relay.client import Client, Unreachable
 from flockrl.relay.log import Log
-from flockrl.spec import spec_to_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 PLAYER = str(Path(__file__).parent / "relay_player.py")
@@ -34,7 +34,7 @@ class Troupe:
     def __init__(self, home, spec):
         self.home, self.address = home, f"127.0.0.1:{free_port()}"
         (home / "spec.json").write_text(json.dumps(spec_to_json(spec)))
-        serve = [sys.executable, "-m", "flockrl.cli", "serve", "--algorithm", "ippo", "--spec", str(home / "spec.json")]
+        serve = [sys.executable, "-m", "flockrl", "serve", "--algorithm", "ippo", "--spec", str(home / "spec.json")]
         serve += ["--data", str(home / "server"), "--listen", self.address, "--quiet", "--save-every", "3"]
         self.words = {"server": [*serve, "--set", "lr=0.001", "--max-version-lag", "20"]}
         for name in ("north", "south"):

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from relay_kit import SPEC, batch, episodes, ids_in, message
 
+from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode, encode, make_schema
 from flockrl.relay.ingest import Limits, admit
 from flockrl.relay.server import Relay
 from flockrl.relay.wire import BATCH, SCHEMA, frames, pack, unpack
-from flockrl.spec import Box, Discrete, EnvSpec
 
 
 def changed(name, values, names=("a", "b")):

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from relay_kit import SPEC, batch, episodes, ids_in
 
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience
 from flockrl.data.schema import decode, make_schema
-from flockrl.errors import UsageError
 from flockrl.relay.ids import Seen
 from flockrl.relay.log import Damaged, Log
-from flockrl.spec import Box, Discrete, EnvSpec
 
 SCHEMA = make_schema(SPEC)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import flockrl
+from flockrl.core.errors import UsageError
 from flockrl.data.schema import BadData
-from flockrl.errors import UsageError
 from flockrl.relay.actor import Actor
 from flockrl.relay.wire import unpack
 

@@ -16,16 +16,16 @@ import pyarrow.flight as flight
 import pytest
 from relay_kit import SMALL, SPEC, batch, episodes, ids_in, message, serving
 
-from flockrl.cli import main
+from flockrl.commands.main import main
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import spec_to_json
 from flockrl.data.schema import decode, encode, make_schema
-from flockrl.errors import UsageError
 from flockrl.relay.client import Client, Denied, Refused, Unreachable, location
 from flockrl.relay.ingest import Limits
 from flockrl.relay.log import Log
 from flockrl.relay.server import Busy, Relay, start
 from flockrl.relay.store import Store
 from flockrl.relay.wire import pack
-from flockrl.spec import spec_to_json
 
 
 def test_acknowledged_is_on_disk_and_known_ids_count_once(tmp_path):
@@ -305,7 +305,7 @@ def spec_file(tmp_path):
 
 def launch(data, spec_file, *more):
     """A server in a process of its own."""
-    words = [sys.executable, "-m", "flockrl.cli", "serve", "--data", str(data), "--spec", str(spec_file)]
+    words = [sys.executable, "-m", "flockrl", "serve", "--data", str(data), "--spec", str(spec_file)]
     (data / "address").unlink(missing_ok=True)
     process = subprocess.Popen([*words, "--listen", "127.0.0.1:0", *more], stdout=subprocess.DEVNULL)
     until(lambda: process.poll() is not None or ((data / "address").exists() and (data / "address").read_text()))

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, Color, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, by_rank, distance, drop_self, length, per_other, relative, touching
 from flockrl.envs.mpe.settings import at_least
-from flockrl.errors import UsageError
-from flockrl.types import Array
 
 FIND = 5.0
 BUMP = 5.0

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
 from flockrl.envs.mpe.geometry import length
 from flockrl.envs.mpe.settings import at_least
-from flockrl.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
 
 if TYPE_CHECKING:
-    from flockrl.plots import Paths
+    from flockrl.envs.api import Paths
 
 DT = 0.1
 DAMPING = 0.25
@@ -69,7 +69,7 @@ class Scenario:
     agents: tuple[Body, ...]
     landmarks: tuple[Body, ...]
     dim_c: int = 0
-    teams: tuple[int, ...] = ()
+    sides: tuple[str, ...] = ()
     landmark_range: float = 1.0
 
     def reset(self, key: Array) -> World:
@@ -127,7 +127,7 @@ class ParticleEnv:
             observations=tuple(Box(block.shape[1:]) for block in blocks for _ in range(block.shape[0])),
             actions=tuple(self._action_space(body) for body in scenario.agents),
             max_steps=max_cycles,
-            teams=scenario.teams,
+            sides=scenario.sides,
         )
 
     def _action_space(self, body: Body) -> Space:
@@ -172,7 +172,7 @@ class ParticleEnv:
 
     def paths(self, states: Sequence[World]) -> Paths:
         """Where everybody was in one episode, for a plot; landmarks that are hidden at its end are left out."""
-        from flockrl.plots import Paths
+        from flockrl.envs.api import Paths
 
         paint, bodies = self.scenario.paint(states[-1]), (*self.scenario.agents, *self.scenario.landmarks)
         marks = [e for e in range(self.n, len(bodies)) if paint[e, 3] > 0]

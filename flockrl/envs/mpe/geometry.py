@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.types import Array
+from flockrl.core.types import Array
 
 
 def relative(targets: Array, origins: Array) -> Array:

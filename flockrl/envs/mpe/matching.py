@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.types import Array
+from flockrl.core.types import Array
 
 ENUMERATED = 5
 """Up to this many agents, trying all assignments in one product is faster than the Hungarian algorithm."""

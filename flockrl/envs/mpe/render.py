@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flockrl.envs.mpe.core import Body, Scenario, World
-
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
+
+    from flockrl.envs.mpe.core import Body, Scenario, World
 
 SUPERSAMPLING = 3
 TRAIL = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
-from flockrl.errors import UsageError
+from flockrl.core.errors import UsageError
 
 
 def at_least(scenario: str, least: int, **settings: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, relative
-from flockrl.types import Array
 
 
 class Simple(Scenario):

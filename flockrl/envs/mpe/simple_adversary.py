@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, RED, Body, Color, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, drop_self, length, nearest, pick, relative
 from flockrl.envs.mpe.settings import at_least, neighbors
-from flockrl.types import Array
 
 MARK: Color = (0.15, 0.15, 0.15)
 GOAL: Color = (0.15, 0.65, 0.15)
@@ -27,7 +27,7 @@ class SimpleAdversary(Scenario):
         good = (Body(f"agent_{i}", size=0.15, collide=False, movable=True, color=BLUE) for i in range(n))
         self.agents = (adversary, *good)
         self.landmarks = tuple(Body(f"landmark_{i}", size=0.08, collide=False, color=MARK) for i in range(n))
-        self.teams = (0,) + (1,) * n
+        self.sides = ("adversary",) + ("agent",) * n
         self.n = n + 1
         self.agent_neighbors, self.landmark_neighbors = agent_neighbors, landmark_neighbors
 

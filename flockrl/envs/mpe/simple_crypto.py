@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, pick
-from flockrl.types import Array
 
 EVE, BOB, ALICE = 0, 1, 2
 WORDS = np.eye(4)[:2]
@@ -30,7 +30,7 @@ class SimpleCrypto(Scenario):
 
     name = "simple_crypto"
     dim_c = 4
-    teams = (0, 1, 1)
+    sides = ("adversary", "agent", "agent")
     agents = (
         Body("eve_0", collide=False, silent=False, color=(0.75, 0.25, 0.25)),
         Body("bob_0", collide=False, silent=False),

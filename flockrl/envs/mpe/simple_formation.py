@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, relative
 from flockrl.envs.mpe.matching import matched
 from flockrl.envs.mpe.settings import at_least
-from flockrl.types import Array
 
 CLOSE = 0.05
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, World
 from flockrl.envs.mpe.geometry import pick
 from flockrl.envs.mpe.settings import at_least
 from flockrl.envs.mpe.simple_formation import Formation
-from flockrl.types import Array
 
 LENGTH = 1.25
 

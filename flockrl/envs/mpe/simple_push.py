@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, length, pick, relative
-from flockrl.types import Array
 
 MARKS = np.array([[0.1, 0.9, 0.1], [0.1, 0.1, 0.9]])
 """[2, 3] the landmarks' colours."""
@@ -22,7 +22,7 @@ class SimplePush(Scenario):
 
     name = "simple_push"
     dim_c = 2
-    teams = (0, 1)
+    sides = ("adversary", "agent")
     agents = (
         Body("adversary_0", movable=True, color=(0.75, 0.25, 0.25)),
         Body("agent_0", movable=True),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, length, pick, relative
 from flockrl.envs.mpe.settings import share
-from flockrl.types import Array
 
 COLORS = np.array([[0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.25, 0.25, 0.75]])
 """[3, 3] the landmarks' colours, by which agents are told of goals."""

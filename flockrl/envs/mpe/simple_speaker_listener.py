@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, pick, relative
-from flockrl.types import Array
 
 COLORS = np.array([[0.65, 0.15, 0.15], [0.15, 0.65, 0.15], [0.15, 0.15, 0.65]])
 """[3, 3] the landmarks' colours, by which the speaker is told of the goal."""

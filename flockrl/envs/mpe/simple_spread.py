@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, drop_self, nearest, per_other, relative, touching
 from flockrl.envs.mpe.settings import at_least, neighbors, share
-from flockrl.types import Array
 
 CAPTURE_RADIUS = 0.1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import GREEN, RED, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, drop_self, nearest, per_other, relative, stray, touching
 from flockrl.envs.mpe.settings import at_least, neighbors
-from flockrl.types import Array
 
 PRIZE = 10.0
 
@@ -32,7 +32,7 @@ class SimpleTag(Scenario):
     ):
         self.agents = hunters_and_prey(num_adversaries, num_good)
         self.landmarks = tuple(Body(f"landmark_{i}", size=0.2) for i in range(num_obstacles))
-        self.teams = (0,) * num_adversaries + (1,) * num_good
+        self.sides = ("adversary",) * num_adversaries + ("agent",) * num_good
         self.n, self.a = num_adversaries + num_good, num_adversaries
         self.terminate_on_success = terminate_on_success
         self.agent_neighbors, self.landmark_neighbors = agent_neighbors, landmark_neighbors

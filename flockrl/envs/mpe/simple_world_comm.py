@@ -7,11 +7,11 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, Color, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, drop_self, relative, stray, touching
 from flockrl.envs.mpe.settings import at_least
 from flockrl.envs.mpe.simple_tag import hunters_and_prey
-from flockrl.types import Array
 
 PRIZE = 5.0
 MEAL = 2.0
@@ -43,7 +43,7 @@ class SimpleWorldComm(Scenario):
             *(Body(f"food_{i}", size=0.03, collide=False, color=(0.15, 0.15, 0.65)) for i in range(num_food)),
             *(Body(f"forest_{i}", size=0.3, collide=False, color=(0.6, 0.9, 0.6)) for i in range(num_forests)),
         )
-        self.teams = (0,) * num_adversaries + (1,) * num_good
+        self.sides = ("adversary",) * num_adversaries + ("agent",) * num_good
         self.n, self.a = num_adversaries + num_good, num_adversaries
         self.meals = slice(self.n + num_obstacles, self.n + num_obstacles + num_food)
         self.woods = slice(self.meals.stop, self.meals.stop + num_forests)

@@ -1,0 +1,126 @@
+"""The names people know: each is a family and the arguments that make it what it is."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from flockrl.algos.family import Family
+from flockrl.algos.wrappers.measured import measured
+from flockrl.core.errors import UsageError, nearest
+from flockrl.core.settings import build
+from flockrl.core.types import Algorithm, EnvSpec
+
+
+class Preset(NamedTuple):
+    """family: module under `flockrl.algos` with a `FAMILY`, or the `Family` itself; settings: what the name fixes.
+
+    instead: for a learner of one agent, what to use with more of them. recorded: whether it learns from recorded
+    trajectories only.
+    """
+
+    family: str | Family
+    settings: Mapping[str, Any]
+    summary: str
+    instead: str = ""
+    recorded: bool = False
+
+
+OWN, CENTRAL = {"critic": "own"}, {"critic": "central"}
+OWN_BASE, CENTRAL_BASE = {"baseline": "own"}, {"baseline": "central"}
+MIXED = {"lr": 1e-3, "tau": 0.005}
+A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
+
+PRESETS: dict[str, Preset] = {
+    "ppo": Preset("ppo", OWN, "proximal policy optimisation for one agent", "ippo or mappo"),
+    "ippo": Preset("ppo", OWN, "independent PPO: every critic sees its agent's observation"),
+    "mappo": Preset("ppo", CENTRAL, "multi-agent PPO: critics see the global state"),
+    "ia2c": Preset("ppo", {**OWN, **A2C}, "independent advantage actor-critic"),
+    "maa2c": Preset("ppo", {**CENTRAL, **A2C}, "advantage actor-critic with central critics"),
+    "reinforce": Preset("reinforce", OWN_BASE, "REINFORCE for one agent", "ireinforce or mareinforce"),
+    "ireinforce": Preset("reinforce", OWN_BASE, "independent REINFORCE, each with its own baseline"),
+    "ipg": Preset("reinforce", OWN_BASE, "independent policy gradients: ireinforce by another name"),
+    "mareinforce": Preset("reinforce", CENTRAL_BASE, "REINFORCE with baselines of the global state"),
+    "ddpg": Preset("ddpg", OWN, "deep deterministic policy gradient for one agent", "iddpg or maddpg"),
+    "iddpg": Preset("ddpg", OWN, "independent DDPG"),
+    "maddpg": Preset("ddpg", CENTRAL, "DDPG with critics of all observations and actions"),
+    "td3": Preset("td3", OWN, "twin delayed DDPG for one agent", "itd3 or matd3"),
+    "itd3": Preset("td3", OWN, "independent TD3"),
+    "matd3": Preset("td3", CENTRAL, "TD3 with critics of all observations and actions"),
+    "sac": Preset("sac", OWN, "soft actor-critic for one agent", "isac or masac"),
+    "isac": Preset("sac", OWN, "independent SAC"),
+    "masac": Preset("sac", CENTRAL, "SAC with critics of all observations and actions"),
+    "dqn": Preset("q_learning", {}, "deep Q-learning for one agent", "iql, vdn or qmix"),
+    "iql": Preset("q_learning", {}, "independent Q-learning"),
+    "vdn": Preset("q_learning", {"mixer": "sum"}, "value decomposition: the team's value is a sum"),
+    "qmix": Preset("q_learning", {"mixer": "monotonic", **MIXED}, "values mixed monotonically by the global state"),
+    "qplex": Preset("q_learning", {"mixer": "qplex", **MIXED}, "duplex dueling: joint advantages weigh in"),
+    "wqmix": Preset("q_learning", {"mixer": "weighted", **MIXED}, "QMIX that weighs good joint actions more"),
+    "qtran": Preset("q_learning", {"mixer": "qtran", **MIXED}, "a free joint value, and a sum that agrees with it"),
+    "bc": Preset("bc", {}, "behaviour cloning: do what a recorded team did", recorded=True),
+    "cql": Preset("q_learning", {"conservative": 1.0}, "conservative Q-learning from recorded teams", recorded=True),
+    "iql_tabular": Preset("tabular", {}, "independent Q-learning with tables, for small games"),
+}
+
+_REGISTERED: dict[str, Preset] = {}
+"""Algorithms of users, by `register`."""
+ENTRY_POINTS = "flockrl.algorithms"
+"""Group of entry points through which other distributions add algorithms; each names a `Family`."""
+
+
+def register(name: str, make: Callable[..., Algorithm], config: type, summary: str = "", **facts: Any) -> None:
+    """Add an algorithm of your own: then `flockrl.train(name, ...)` and everything else takes it by name.
+
+    make(spec, config, *, envs, updates) -> Algorithm. config: a frozen dataclass with at least `rollout_steps`.
+    facts: fields of `algos.family.Family`, such as on_policy=True.
+    """
+    if name in PRESETS:
+        raise UsageError(f"There is an algorithm {name!r} already: choose another name.")
+    if not name.isidentifier():
+        raise UsageError(f"An algorithm's name must be letters, digits and underscores, not {name!r}.")
+    about = summary or (make.__doc__ or "").strip().partition("\n")[0]
+    _REGISTERED[name] = Preset(Family(make, config, **facts), {}, about)
+
+
+def algorithms() -> Iterator[str]:
+    """All names: ours, registered ones, and those that other distributions bring."""
+    yield from dict.fromkeys([*PRESETS, *_REGISTERED, *(point.name for point in entry_points(group=ENTRY_POINTS))])
+
+
+def preset(name: str) -> Preset:
+    found = PRESETS.get(name) or _REGISTERED.get(name) or _from_entry_point(name)
+    if found is None:
+        raise UsageError(f"There is no algorithm {name!r}.{nearest(name, algorithms())}")
+    return found
+
+
+def _from_entry_point(name: str) -> Preset | None:
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        found = point.load()
+        if not isinstance(found, Family):
+            raise UsageError(f"The entry point {name} of {ENTRY_POINTS} must name a flockrl Family, not {found!r}.")
+        return Preset(found, {}, (found.make.__doc__ or "").strip().partition("\n")[0])
+    return None
+
+
+def family(name: str) -> Family:
+    """What the named algorithm is."""
+    chosen = preset(name).family
+    return chosen if isinstance(chosen, Family) else importlib.import_module(f"flockrl.algos.{chosen}").FAMILY
+
+
+def make_config(name: str, settings: Mapping[str, Any]) -> Any:
+    """The algorithm's config with the preset's values, changed by `settings`."""
+    return build(family(name).config, {**preset(name).settings, **settings}, name)
+
+
+def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates: int) -> Algorithm:
+    """The named algorithm for an environment, as pure functions, with the wrappers that every learner has."""
+    chosen = preset(name)
+    if chosen.instead and spec.num_agents != 1:
+        raise UsageError(
+            f"{name} trains one agent, and {spec.name} has {spec.num_agents}: use {chosen.instead} instead."
+        )
+    return measured(family(name).make(spec, config, envs=envs, updates=updates), spec)

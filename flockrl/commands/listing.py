@@ -1,0 +1,40 @@
+"""The command list."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from flockrl.core.errors import UsageError
+
+
+def listing(words: list[str]) -> int:
+    from flockrl.algos.presets import algorithms, preset
+    from flockrl.envs.adapters.adapt import ABOUT
+    from flockrl.envs.adapters.adapt import SUITES as OUTSIDE
+    from flockrl.envs.registry import SUITES, environments
+
+    what = words[0] if words else "both"
+    if what in ("-h", "--help"):
+        print("usage: flockrl list [algorithms|envs]\n\nNames that `flockrl train` takes.")
+        return 0
+    if what not in ("algorithms", "envs", "both"):
+        raise UsageError(f"flockrl list shows algorithms or envs, not {what!r}.")
+    if what != "envs":
+        for name in algorithms():
+            print(f"{name:24}{preset(name).summary}")
+    if what == "both":
+        print()
+    if what != "algorithms":
+        for suite in SUITES:
+            for name, builder in environments(suite).items():
+                print(f"{suite + '/' + name:32}{_settings(builder)}")
+        for suite, form in OUTSIDE.items():
+            print(f"{suite + '/' + form:32}{ABOUT[suite]}")
+    return 0
+
+
+def _settings(builder: Any) -> str:
+
+    shown = [f"{p.name}={p.default}" for p in inspect.signature(builder).parameters.values()]
+    return ", ".join(shown)

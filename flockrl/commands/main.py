@@ -1,0 +1,80 @@
+"""The command line: list, train, resume, eval, export."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from flockrl.core.errors import UsageError, nearest
+
+OVERVIEW = """\
+flockrl trains teams of agents.
+
+  flockrl list [algorithms|envs]          what there is
+  flockrl train ALGORITHM ENV [options]   train a team, e.g. flockrl train mappo mpe/simple_spread
+  flockrl resume RUN                      continue an interrupted run, exactly
+  flockrl eval RUN [options]              play whole episodes with a trained team
+  flockrl export RUN --out DIR            write a trained team as ONNX or TorchScript
+  flockrl bench SUITE                     algorithms x environments x seeds, with statistics
+  flockrl data info FILES...              look into recorded trajectories; also: validate, convert
+  flockrl recommend ENV                   which algorithms fit an environment, and why
+  flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
+  flockrl serve --data DIR [options]      train on what actors send, while they play
+  flockrl status ADDRESS                  how such a server is
+
+`flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 for failed training, 2 for wrong input, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(OVERVIEW)
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"flockrl {version('flockrl')}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UsageError(f"There is no command {words[0]!r}.{nearest(words[0], COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except UsageError as error:
+        print(f"flockrl: {error}", file=sys.stderr)
+        return 1 if type(error).__name__ == "TrainingError" else 2
+    except KeyboardInterrupt as error:
+        print(f"\n{error}" if str(error) else "\nInterrupted.", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+
+
+def _later(module: str, command: str) -> Callable[[list[str]], int]:
+    """A command of another module, imported when it is called."""
+
+    def call(words: list[str]) -> int:
+        try:
+            commands = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"This command needs {error.name}: pip install 'flockrl[relay]'.") from error
+        return getattr(commands, command)(words)
+
+    return call
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "list": _later("flockrl.commands.listing", "listing"),
+    "train": _later("flockrl.commands.train", "train"), "resume": _later("flockrl.commands.train", "resume"),
+    "eval": _later("flockrl.commands.play", "evaluate"), "export": _later("flockrl.commands.play", "export"),
+    "bench": _later("flockrl.commands.evidence", "bench"),
+    "report": _later("flockrl.commands.evidence", "report"),
+    "recommend": _later("flockrl.commands.evidence", "recommend"),
+    "data": _later("flockrl.commands.data", "data"),
+    "serve": _later("flockrl.commands.relay", "serve"), "status": _later("flockrl.commands.relay", "status"),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The commands eval and export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from flockrl.commands.parsing import parse
+from flockrl.core.errors import UsageError
+from flockrl.training.compilation import cache_programs
+
+
+@dataclass(frozen=True)
+class EvalFlags:
+    """What `flockrl eval` takes."""
+
+    run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
+    """Directory of a run, or of several seeds."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of the episodes."""
+    explore: bool = False
+    """Sample actions instead of taking the most likely ones."""
+    env: str | None = None
+    """Play in this environment instead, which must have the same agents and spaces."""
+    record: Path | None = None
+    """Write these episodes to this file (.arrow, .parquet or .csv)."""
+    gif: Path | None = None
+    """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
+    side_by_side: bool = False
+    """Show the best, the median and the worst of 25 episodes side by side instead."""
+    plot: Path | None = None
+    """Write a still picture of the paths in one episode to this file (.png, .pdf or .svg); particle worlds only."""
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """What `flockrl export` takes."""
+
+    run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
+    """Directory of a run."""
+    out: Path
+    """Directory to write to; an earlier export there is replaced."""
+    format: Literal["onnx", "torchscript"] = "onnx"
+    """Kind of model."""
+    per_group: bool = False
+    """Write one model for each group of agents that share parameters, instead of one for the team."""
+
+
+def evaluate(words: list[str]) -> int:
+    about = "Play whole episodes with a trained team and report their returns."
+    given = parse(EvalFlags, words, "flockrl eval", about)
+    cache_programs()
+    from flockrl.core.rundir import find_runs
+    from flockrl.training.run import Run
+    from flockrl.view.animation import write_animation, write_paths
+
+    pictures = [(write_animation, given.gif), (write_paths, given.plot)]
+    pictures = [(write, file) for write, file in pictures if file is not None]
+    if pictures and given.env is not None:
+        raise UsageError("A picture shows the run's own environment: leave out --env, or --gif and --plot.")
+    if given.side_by_side and not pictures:
+        raise UsageError("--side-by-side says what a picture shows: give its file with --gif or --plot.")
+    runs = [Run(path) for path in find_runs(given.run)]
+    if given.record is not None and len(runs) > 1:
+        raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
+    for run in runs:
+        result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record)
+        agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
+        how = "sampled" if given.explore else "greedy"
+        print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
+        print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
+    if given.record is not None:
+        print(f"wrote {given.record}")
+    for write, file in pictures:
+        write(runs[0], file, given.seed, given.side_by_side, given.explore)
+        print(f"wrote {file}")
+    return 0
+
+
+def export(words: list[str]) -> int:
+    given = parse(ExportFlags, words, "flockrl export", "Write a trained team as a model that runs without flockrl.")
+    from flockrl.portable.write import export
+
+    print(f"wrote {export(given.run, given.out, given.format, given.per_group)}")
+    return 0

@@ -1,0 +1,63 @@
+"""Config dataclasses from plain values, with errors that name what would be right."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from typing import Any, Literal
+
+from flockrl.core.errors import UsageError, nearest
+
+
+def build(cls: type, values: dict[str, Any], whose: str) -> Any:
+    """Make a config dataclass from plain values; unknown names and wrong types are errors that name the right ones."""
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            raise UsageError(f"{whose} has no setting {key!r}.{nearest(key, hints)}")
+    return cls(**{key: _coerce(key, hints[key], value) for key, value in values.items()})
+
+
+def _coerce(name: str, hint: Any, value: Any) -> Any:
+    """`value` as the annotated type, or an error that says what would do."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _coerce(name, next(arg for arg in args if arg is not type(None)), value)
+    if origin is Literal:
+        if value not in args:
+            raise UsageError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{name} must be a list, not {value!r}.")
+        return tuple(_coerce(name, args[0], item) for item in value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = {
+        bool: isinstance(value, bool),
+        int: number and float(value).is_integer(),
+        float: number,
+        str: isinstance(value, str),
+    }[hint]
+    if not good:
+        words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
+        raise UsageError(f"{name} must be {words[hint]}, not {value!r}.")
+    return hint(value)
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """`N=5,continuous_actions=true` -> {"N": 5, "continuous_actions": True}; what is not JSON stays a string."""
+    settings: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"Write environment settings as name=value, separated by commas, not {part!r}.")
+        word = value.strip()
+        try:
+            settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+        except json.JSONDecodeError:
+            settings[key.strip()] = word
+    return settings

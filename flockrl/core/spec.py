@@ -1,0 +1,333 @@
+"""What an environment looks like from outside: spaces and specs, and both as JSON. Needs numpy alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flockrl.core.errors import UsageError
+
+ONE_SIDE = "team"
+"""The name of the side of agents that all play together."""
+
+
+def stem(agent: str) -> str:
+    """An agent's name without its number: adversary_2 -> adversary."""
+    return re.sub(r"[_ ]?\d+$", "", agent)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Actions 0 .. n-1."""
+
+    n: int
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    @property
+    def width(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once: the k-th is one of 0 .. choices[k] - 1."""
+
+    choices: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many options there are over all choices: the length of a mask, and of a policy's output."""
+        return sum(self.choices)
+
+    @property
+    def width(self) -> int:
+        return len(self.choices)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real numbers with bounds: one number for all entries, or one per entry of a vector."""
+
+    shape: tuple[int, ...]
+    low: float | tuple[float, ...] = -np.inf
+    high: float | tuple[float, ...] = np.inf
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+
+Space = Discrete | MultiDiscrete | Box
+"""A space of actions. size: its options, or its dimensions where it is continuous; width: numbers in one action."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment looks like from outside. All of it is static: nothing here is traced.
+
+    `agents` gives the names and with them N and the order of the agent axis. `observations` and
+    `actions` give each agent's own spaces; arrays are padded with zeros to the largest of them.
+    `groups[i]` is the kind of agent i (agents of one kind have equal spaces and may share
+    parameters), `sides[i]` the name of the side it plays for: opponents are on different sides. `state_size`
+    is the size of the global state, or 0 when the environment has none of its own and the concatenated
+    observations stand for it. `max_steps` is the length after which an episode is truncated at the latest.
+    `neighbours` says whether observations tell who perceives whom. `whole` is the spec that this one is a
+    `part` of, or None.
+
+    Actions are arrays [N] int32 where all agents have `Discrete` ones. Otherwise they are [N, W] float32, one row
+    of numbers per agent: real ones, or the numbers of its choices.
+    """
+
+    name: str
+    agents: tuple[str, ...]
+    observations: tuple[Box, ...]
+    actions: tuple[Space, ...]
+    max_steps: int
+    groups: tuple[int, ...] = ()
+    sides: tuple[str, ...] = ()
+    state_size: int = 0
+    neighbours: bool = False
+    whole: EnvSpec | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.agents)
+        if not n or len(self.observations) != n or len(self.actions) != n:
+            raise UsageError(
+                f"{self.name}: agents, observations and actions must have one entry per agent, "
+                f"not {n}, {len(self.observations)} and {len(self.actions)}."
+            )
+        object.__setattr__(self, "sides", tuple(self.sides) or (ONE_SIDE,) * n)
+        object.__setattr__(self, "groups", tuple(self.groups) or self._kinds())
+        if len(self.sides) != n or len(self.groups) != n:
+            raise UsageError(f"{self.name}: sides and groups must have one entry per agent ({n}).")
+        if not all(isinstance(side, str) for side in self.sides):
+            raise UsageError(f"{self.name}: sides are names, one for each agent, not {self.sides}.")
+
+    def _kinds(self) -> tuple[int, ...]:
+        """Agents are of one kind when side, spaces and the name before its number agree."""
+        seen: dict[Any, int] = {}
+        keys = zip(self.sides, map(stem, self.agents), self.observations, self.actions, strict=True)
+        return tuple(seen.setdefault(key, len(seen)) for key in keys)
+
+    @property
+    def picture(self) -> tuple[int, ...]:
+        """[height, width, channels] of the agents' observations when they are pictures, else ()."""
+        shapes = {
+            space.shape if space.dtype == "uint8" and len(space.shape) == 3 else () for space in self.observations
+        }
+        return shapes.pop() if len(shapes) == 1 else ()
+
+    @property
+    def num_agents(self) -> int:
+        """N."""
+        return len(self.agents)
+
+    @property
+    def obs_size(self) -> int:
+        """O: the largest observation, to which the others are padded."""
+        return max(space.size for space in self.observations)
+
+    @property
+    def action_size(self) -> int:
+        """A: the largest number of actions, or of action dimensions."""
+        return max(space.size for space in self.actions)
+
+    @property
+    def action_width(self) -> int:
+        """W: the most numbers in an agent's action."""
+        return max(space.width for space in self.actions)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """[N] where all agents have discrete actions, else [N, W]."""
+        return (self.num_agents,) if self.discrete else (self.num_agents, self.action_width)
+
+    @property
+    def action_dtype(self) -> str:
+        return "int32" if self.discrete else "float32"
+
+    @property
+    def own_numbers(self) -> np.ndarray:
+        """[N, W] bool: the numbers that each agent's action has at all; the others are padding."""
+        return np.arange(self.action_width) < np.array([space.width for space in self.actions])[:, None]
+
+    @property
+    def own_actions(self) -> np.ndarray:
+        """[N, A] bool: the actions (or action dimensions) that each agent has at all; the others are padding."""
+        return np.arange(self.action_size) < np.array([space.size for space in self.actions])[:, None]
+
+    @property
+    def discrete(self) -> bool:
+        """Whether every agent chooses one of a number of actions."""
+        return all(isinstance(space, Discrete) for space in self.actions)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether every agent's actions are real numbers."""
+        return all(isinstance(space, Box) for space in self.actions)
+
+    @property
+    def maskable(self) -> bool:
+        """Whether any agent has choices that a mask could forbid."""
+        return not self.continuous
+
+    @property
+    def parties(self) -> dict[str, tuple[int, ...]]:
+        """The sides that a user can name -> their agents: where all play together, the kinds of agents by name."""
+        labels = self.sides if len(set(self.sides)) > 1 else tuple(map(stem, self.agents))
+        return {name: tuple(i for i, x in enumerate(labels) if x == name) for name in dict.fromkeys(labels)}
+
+    def part(self, agents: Sequence[int], state_size: int | None = None) -> EnvSpec:
+        """The spec of some of the agents, which knows the `whole` that they are a part of."""
+        columns: dict[str, Any] = {
+            name: tuple(getattr(self, name)[i] for i in agents)
+            for name in ("agents", "observations", "actions", "groups", "sides")
+        }
+        size = self.state_size if state_size is None else state_size
+        return dataclasses.replace(self, **columns, state_size=size, whole=self)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where these agents stand in the whole."""
+        return tuple(range(self.num_agents)) if self.whole is None else tuple(map(self.whole.agents.index, self.agents))
+
+    @property
+    def central_size(self) -> int:
+        """Size of what a centralised critic reads: the global state, or all observations side by side."""
+        return self.state_size or sum(space.size for space in self.observations)
+
+
+def spec_to_json(spec: EnvSpec) -> dict[str, Any]:
+    """A spec as plain values that JSON can hold; null stands for a bound that is not there."""
+    return {
+        "name": spec.name,
+        "agents": list(spec.agents),
+        "observations": [_space_to_json(space) for space in spec.observations],
+        "actions": [_space_to_json(space) for space in spec.actions],
+        "max_steps": spec.max_steps,
+        "groups": list(spec.groups),
+        "sides": list(spec.sides),
+        "state_size": spec.state_size,
+        "neighbours": spec.neighbours,
+    }
+
+
+def _space_to_json(space: Space) -> dict[str, Any]:
+    if isinstance(space, Discrete):
+        return {"kind": "discrete", "n": space.n}
+    if isinstance(space, MultiDiscrete):
+        return {"kind": "multidiscrete", "choices": list(space.choices)}
+    low, high = _bound_to_json(space.low), _bound_to_json(space.high)
+    return {"kind": "box", "shape": list(space.shape), "low": low, "high": high, "dtype": space.dtype}
+
+
+def _bound_to_json(bound: Any) -> Any:
+    if isinstance(bound, tuple):
+        return [_bound_to_json(x) for x in bound]
+    return float(bound) if math.isfinite(bound) else None
+
+
+def spec_from_json(saved: Any) -> EnvSpec:
+    """The spec that `spec_to_json` wrote. Anything else is an error that names what is wrong."""
+    if not isinstance(saved, Mapping):
+        raise UsageError(f"An environment's spec must be an object, not {_short(saved)}.")
+    names = ("name", "agents", "observations", "actions", "max_steps", "groups", "state_size")
+    for name in names:
+        if name not in saved:
+            raise UsageError(f"The environment's spec has no {name!r}.")
+    return EnvSpec(
+        name=_text(saved["name"], "name"),
+        agents=tuple(_text(x, "agents") for x in _list(saved["agents"], "agents")),
+        observations=tuple(_box(x) for x in _list(saved["observations"], "observations")),
+        actions=tuple(_space(x) for x in _list(saved["actions"], "actions")),
+        max_steps=_whole(saved["max_steps"], "max_steps", 1),
+        groups=tuple(_whole(x, "groups", 0) for x in _list(saved["groups"], "groups")),
+        sides=_sides(saved),
+        state_size=_whole(saved["state_size"], "state_size", 0),
+        neighbours=saved.get("neighbours") is True,
+    )
+
+
+def _sides(saved: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the agents' sides; files of earlier versions number them as "teams"."""
+    if "sides" in saved:
+        return tuple(_text(x, "sides") for x in _list(saved["sides"], "sides"))
+    numbers = [_whole(x, "teams", 0) for x in _list(saved.get("teams", []), "teams")]
+    return tuple(f"{ONE_SIDE}_{x}" if len(set(numbers)) > 1 else ONE_SIDE for x in numbers)
+
+
+def _space(saved: Any) -> Space:
+    if isinstance(saved, Mapping) and saved.get("kind") == "discrete":
+        return Discrete(_whole(saved.get("n"), "n", 1))
+    if isinstance(saved, Mapping) and saved.get("kind") == "multidiscrete":
+        choices = tuple(_whole(x, "choices", 1) for x in _list(saved.get("choices"), "choices"))
+        if not choices:
+            raise UsageError("A space of several choices must have at least one.")
+        return MultiDiscrete(choices)
+    return _box(saved)
+
+
+def _box(saved: Any) -> Box:
+    if not isinstance(saved, Mapping) or saved.get("kind") != "box":
+        raise UsageError(f'A space must be an object of kind "box" (or "discrete" for actions), not {_short(saved)}.')
+    shape = tuple(_whole(x, "shape", 0) for x in _list(saved.get("shape"), "shape"))
+    low, high = _bound(saved.get("low"), "low", -np.inf), _bound(saved.get("high"), "high", np.inf)
+    dtype = saved.get("dtype")
+    if dtype not in ("float32", "uint8"):
+        raise UsageError(f"A space's dtype must be float32 or uint8, not {_short(dtype)}.")
+    for what, bound in (("low", low), ("high", high)):
+        if isinstance(bound, tuple) and len(bound) != math.prod(shape):
+            raise UsageError(f"A space of shape {list(shape)} has {len(bound)} numbers in {what!r}.")
+    return Box(shape, low, high, dtype)
+
+
+def _bound(saved: Any, what: str, missing: float) -> float | tuple[float, ...]:
+    if isinstance(saved, list | tuple):
+        return tuple(_number(x, what, missing) for x in saved)
+    return _number(saved, what, missing)
+
+
+def _number(x: Any, what: str, missing: float) -> float:
+    if x is None:
+        return missing
+    if isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < 2.0**128:  # nor nan
+        raise UsageError(f"{what!r} of a space must be finite numbers or null, not {_short(x)}.")
+    return float(x)
+
+
+def _whole(x: Any, what: str, least: int) -> int:
+    if isinstance(x, bool) or not isinstance(x, int) or not least <= x < 2**31:
+        raise UsageError(f"{what!r} of the environment's spec must be whole numbers from {least} on, not {_short(x)}.")
+    return x
+
+
+def _text(x: Any, what: str) -> str:
+    if not isinstance(x, str):
+        raise UsageError(f"{what!r} of the environment's spec must be text, not {_short(x)}.")
+    return x
+
+
+def _list(x: Any, what: str) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(x, list | tuple):
+        raise UsageError(f"{what!r} of the environment's spec must be a list, not {_short(x)}.")
+    return x
+
+
+def _short(x: Any) -> str:
+    """A value in an error message, cut where it is long."""
+    text = repr(x)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,148 @@
+"""From what a user has to what flockrl trains on: names of outside suites, objects, classes, factories."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flockrl.core.errors import UsageError
+from flockrl.core.settings import parse_settings
+from flockrl.core.types import EnvSpec
+from flockrl.envs.adapters.options import Options, split
+from flockrl.envs.host.env import Host, HostEnv
+
+SUITES = {
+    "pettingzoo": "MODULE",
+    "gymnasium": "ID",
+    "lbf": "ID",
+    "rware": "ID",
+    "jaxmarl": "NAME",
+    "python": "package.module:factory",
+}
+"""Suites of environments that others wrote -> what their names look like."""
+
+
+ABOUT = {
+    "pettingzoo": "any PettingZoo module, e.g. pettingzoo/mpe2.simple_spread_v3",
+    "gymnasium": "any Gymnasium environment, e.g. gymnasium/CartPole-v1",
+    "lbf": "level-based foraging, e.g. lbf/Foraging-8x8-2p-3f-v3",
+    "rware": "robotic warehouse, e.g. rware/rware-tiny-2ag-v2",
+    "jaxmarl": "any JaxMARL environment, compiled, e.g. jaxmarl/HeuristicEnemySMAX:scenario=3m",
+    "python": "your own: a class or a function that builds an environment",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build one team; plain values, so that it can travel to worker processes."""
+
+    suite: str
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+    options: Options
+    thing: Any = None
+    """What an `object` recipe is about: an instance to copy, or a class or function to call."""
+
+    def __call__(self, draw: bool) -> HostEnv:
+        team = self.raw(draw)
+        label = getattr(self.thing, "__name__", type(self.thing).__name__)
+        return wrap(team, label if self.suite == "object" else f"{self.suite}/{self.name}", self.options)
+
+    def raw(self, draw: bool) -> Any:
+        """The environment as its package makes it."""
+        settings = dict(self.settings)
+        if self.suite == "pettingzoo":
+            from flockrl.envs.adapters import pettingzoo
+
+            return pettingzoo.raw(self.name, settings, draw)
+        if self.suite == "python":
+            return factory(self.name)(**settings)
+        if self.suite == "object":
+            return self.thing(**settings) if callable(self.thing) else copy.deepcopy(self.thing)
+        from flockrl.envs.adapters import gymnasium
+
+        return gymnasium.raw(self.suite, self.name, settings, draw)
+
+
+def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
+    """An environment of an outside suite. `rest` is what follows SUITE/ in its name, settings included."""
+
+    short, _, text = rest.partition(":")
+    if suite == "python":
+        attribute, _, text = text.partition(",")
+        short = f"{short}:{attribute}"
+    given = {**parse_settings(text), **settings}
+    if suite == "jaxmarl":
+        from flockrl.envs.adapters import jaxmarl
+
+        return jaxmarl.make(short, given)
+    options, given = split(f"{suite}/{short}", given)
+    recipe = Recipe(suite, short, tuple(given.items()), options)
+    return _finished(recipe) if suite == "python" else Host(recipe, drawable=True)
+
+
+def make_object(thing: Any) -> Any:
+    """An environment from an instance, a class or a function that builds one. flockrl's own pass through."""
+    if isinstance(thing, Host) or (_is_compiled(thing) and not isinstance(thing, type)):
+        return thing
+    return _finished(Recipe("object", "", (), Options(), thing))
+
+
+def _finished(recipe: Recipe) -> Any:
+    """A factory may return an environment of flockrl's own, which needs no host."""
+    try:
+        built = recipe.raw(False)
+    except TypeError as error:
+        what = recipe.name or getattr(recipe.thing, "__name__", "The factory")
+        raise UsageError(f"{what} cannot be built with these settings: {error}.") from error
+    if isinstance(built, Host) or _is_compiled(built):
+        return built
+    return Host(recipe, drawable=getattr(built, "render_mode", None) == "rgb_array")
+
+
+def _is_compiled(thing: Any) -> bool:
+    return isinstance(getattr(thing, "spec", None), EnvSpec) and not _is_host(thing)
+
+
+def _is_host(thing: Any) -> bool:
+    return issubclass(thing if isinstance(thing, type) else type(thing), HostEnv)
+
+
+def wrap(env: Any, name: str, options: Options) -> HostEnv:
+    """One team from an environment object of any known make."""
+    if isinstance(env, HostEnv):
+        return env
+    if callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents"):
+        from flockrl.envs.adapters import pettingzoo
+
+        turns = hasattr(env, "agent_iter") or hasattr(env, "agent_selection")
+        return (pettingzoo.TurnTeam if turns else pettingzoo.ParallelTeam)(env, name, options)
+    if hasattr(env, "observation_space") and hasattr(env, "action_space"):
+        from flockrl.envs.adapters import gymnasium
+
+        return gymnasium.GymTeam(env, name, options)
+    raise UsageError(
+        f"{name}: a {type(env).__name__} is no environment, but expected one of PettingZoo's, Gymnasium's or flockrl's."
+    )
+
+
+def factory(name: str) -> Any:
+    """`package.module:attribute` -> what is there. Modules beside the working directory are found too."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise UsageError(f"Write python/package.module:factory, not python/{name}.")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"python/{name}: there is no module {error.name!r} to import.") from error
+    if not hasattr(found, attribute):
+        raise UsageError(f"python/{name}: the module {module} has no {attribute!r}.")
+    return getattr(found, attribute)

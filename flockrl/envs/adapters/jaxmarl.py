@@ -1,0 +1,130 @@
+"""JaxMARL environments, compiled: `jaxmarl/NAME[:settings]`.
+
+JaxMARL has one flag for the end of an episode. Here an episode that ends in the step in which its time is up counts as
+truncated, and any other end as terminated. An agent that is done before the others is dead from then on. `world_state`
+among the observations is the global state, and `get_avail_actions` says which actions are legal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.errors import UsageError, nearest
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
+from flockrl.envs.adapters.options import load, time_limit
+from flockrl.envs.adapters.spaces import kind
+
+WORLD = "world_state"
+
+
+def make(name: str, settings: Mapping[str, Any]) -> JaxMARL:
+    """The environment of that name."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it greets when imported
+        package = load("jaxmarl", "jaxmarl")
+        known = package.registered_envs
+    if name not in known:
+        raise UsageError(f"There is no environment jaxmarl/{name}.{nearest(name, known)}")
+    given = dict(settings)
+    limit = given.pop("max_steps", None) if "SMAX" not in name and "MPE" not in name else None
+    try:
+        return JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit)
+    except (TypeError, KeyError, ImportError) as error:
+        raise UsageError(f"jaxmarl/{name} cannot be made with these settings: {error}.") from error
+
+
+def _named(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Maps and layouts are given by name."""
+    if isinstance(settings.get("scenario"), str) and "SMAX" in name:
+        from jaxmarl.environments.smax import map_name_to_scenario
+
+        settings["scenario"] = map_name_to_scenario(settings["scenario"])
+    if isinstance(settings.get("layout"), str) and name == "overcooked":
+        from jaxmarl.environments.overcooked import overcooked_layouts
+
+        settings["layout"] = overcooked_layouts[settings["layout"]]
+    return settings
+
+
+class State(NamedTuple):
+    """inner: JaxMARL's own; t: steps so far; alive: [N]."""
+
+    inner: PyTree
+    t: Array
+    alive: Array
+
+
+class JaxMARL:
+    """A JaxMARL environment as one of flockrl's compiled ones."""
+
+    def __init__(self, env: Any, name: str, limit: int | None = None):
+        self.env, agents = env, [str(agent) for agent in env.agents]
+        seen, inner = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
+        self.legal = _legal_actions(env, inner)
+        state_size = int(np.prod(seen[WORLD].shape)) if WORLD in seen else 0
+        limit = limit or time_limit(env) or getattr(env, "num_inner_steps", None)
+        self.spec = EnvSpec(
+            name, tuple(agents), tuple(Box((int(np.prod(seen[a].shape)),)) for a in env.agents),
+            tuple(_action(env.action_space(a), name, a) for a in env.agents),
+            max_steps=int(limit or 1000), state_size=state_size,
+        )  # fmt: skip
+        self.shapes = [env.action_space(a).shape if not self.spec.discrete else () for a in env.agents]
+
+    def reset(self, key: Array) -> tuple[State, Observation]:
+        seen, inner = self.env.reset(jax.random.key_data(key))
+        state = State(inner, jnp.int32(0), jnp.ones(self.spec.num_agents, bool))
+        return state, self._see(seen, state)
+
+    def step(self, key: Array, state: State, action: Array) -> tuple[State, Observation, Array, Array, Array]:
+        acts = {}
+        for i, (agent, space) in enumerate(zip(self.env.agents, self.spec.actions, strict=True)):
+            acts[agent] = action[i] if self.spec.discrete else action[i, : space.size].reshape(self.shapes[i])
+        seen, inner, rewards, dones, _ = self.env.step_env(jax.random.key_data(key), state.inner, acts)
+        late = state.t + 1 >= self.spec.max_steps
+        ended = jnp.stack([jnp.asarray(dones[agent], bool) for agent in self.env.agents]) | dones["__all__"]
+        after = State(inner, state.t + 1, state.alive & ~ended)
+        reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in self.env.agents])
+        return after, self._see(seen, after), reward, ended & ~late, jnp.broadcast_to(late, ended.shape)
+
+    def _see(self, seen: Mapping[str, Array], state: State) -> Observation:
+        size = self.spec.obs_size
+        rows = [jnp.ravel(seen[agent]).astype(jnp.float32) for agent in self.env.agents]
+        obs = jnp.stack([jnp.pad(row, (0, size - row.size)) for row in rows])
+        avail = None
+        if self.legal is not None:
+            masks = self.legal(state.inner)
+            parts = [jnp.asarray(masks[agent], bool) for agent in self.env.agents]
+            avail = jnp.stack([jnp.pad(part, (0, self.spec.action_size - part.size)) for part in parts])
+            avail = avail | (~avail.any(-1, keepdims=True) & (np.arange(self.spec.action_size) == 0))  # the dead
+        world = jnp.ravel(seen[WORLD]).astype(jnp.float32) if WORLD in seen else None
+        return Observation(obs, avail, world, state.alive)
+
+
+def _legal_actions(env: Any, inner: PyTree) -> Callable[[PyTree], Any] | None:
+    """The environment's function from a state to legal actions, where it has one."""
+    if not all(kind(env.action_space(agent)) == "Discrete" for agent in env.agents):
+        return None
+    for word in ("get_avail_actions", "get_legal_moves"):
+        function = getattr(env, word, None)
+        with contextlib.suppress(NotImplementedError):
+            if function is not None:
+                jax.eval_shape(function, inner)
+                return function
+    return None
+
+
+def _action(space: Any, name: str, agent: str) -> Space:
+    word = kind(space)
+    if word == "Discrete":
+        return Discrete(int(space.n))
+    if word == "Box":
+        bounds = [np.broadcast_to(np.asarray(x, np.float32), space.shape).ravel() for x in (space.low, space.high)]
+        low, high = (bound.tolist() for bound in bounds)
+        return Box((int(np.prod(space.shape)),), tuple(low), tuple(high))
+    raise UsageError(f"{name}: agent {agent!r} has a {word} action space, and only Discrete and Box work here.")

@@ -1,0 +1,285 @@
+"""Gymnasium's spaces as arrays: how observations are laid out in a row, and what an action number stands for.
+
+The layout of an observation:
+
+| space | in the row |
+|---|---|
+| Box | its numbers in C order, as float32 |
+| Discrete(n, start) | n numbers, 1 at the value and 0 elsewhere |
+| MultiDiscrete | one such block after the other |
+| MultiBinary | its bits in C order |
+| Dict | its entries in the order of the space (Gymnasium sorts by key) |
+| Tuple | its entries in order |
+
+Of a Dict with the entries `observation` and `action_mask` the row holds the former, and the latter says which
+actions are legal. A MultiDiscrete or MultiBinary action of few combinations becomes one number that counts them, the
+last entry fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Box, Discrete, EnvSpec, Space
+from flockrl.envs.adapters.images import Pictures, Stack, is_picture
+from flockrl.envs.adapters.options import PLAIN, Options
+
+COMBINATIONS = 256
+"""Largest number of combinations that a MultiDiscrete or MultiBinary action may have."""
+
+Write = Callable[[Any, np.ndarray], None]
+
+
+class Layout(NamedTuple):
+    """One observation space: bounds of each number [size], and a function that writes a value into a row [size]."""
+
+    low: np.ndarray
+    high: np.ndarray
+    write: Write
+
+    @property
+    def size(self) -> int:
+        return len(self.low)
+
+    def box(self) -> Box:
+        low, high = (_bound(x) for x in (self.low, self.high))
+        return Box((self.size,), low, high)
+
+
+def _bound(x: np.ndarray) -> float | tuple[float, ...]:
+    return float(x[0]) if (x == x[0]).all() else tuple(float(v) for v in x)
+
+
+def kind(space: Any) -> str:
+    """The name of a space's class, its own or the Gymnasium class it derives from."""
+    known = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+    return next((c.__name__ for c in type(space).__mro__ if c.__name__ in known), type(space).__name__)
+
+
+def layout(space: Any, where: str) -> Layout:
+    """How an observation space is written into a row. `where` names it in errors."""
+    word = kind(space)
+    if word == "Box":
+        return _vector(space, where)
+    if word == "Discrete":
+        return _one_hots([int(space.n)], [int(space.start)], (), where)
+    if word == "MultiDiscrete":
+        sizes = np.asarray(space.nvec)
+        starts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), sizes.shape)
+        return _one_hots(sizes.ravel().tolist(), starts.ravel().tolist(), sizes.shape, where)
+    if word == "MultiBinary":
+        return _vector(space, where, 0.0, 1.0)
+    if word == "Dict":
+        return _several([(key, layout(part, f"{where}[{key!r}]")) for key, part in space.spaces.items()])
+    if word == "Tuple":
+        return _several([(i, layout(part, f"{where}[{i}]")) for i, part in enumerate(space.spaces)])
+    raise UsageError(
+        f"{where} is a {word} space, and only Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple work."
+    )
+
+
+def _vector(space: Any, where: str, low: Any = None, high: Any = None) -> Layout:
+    shape = tuple(space.shape)
+    low = np.broadcast_to(space.low if low is None else low, shape).astype(np.float32).ravel()
+    high = np.broadcast_to(space.high if high is None else high, shape).astype(np.float32).ravel()
+
+    def write(value: Any, row: np.ndarray) -> None:
+        value = np.asarray(value)
+        if value.shape != shape:
+            raise UsageError(f"{where} has shape {list(value.shape)}, but its space says {list(shape)}.")
+        row[:] = value.ravel()
+
+    return Layout(low, high, write)
+
+
+def _one_hots(sizes: list[int], starts: list[int], shape: tuple[int, ...], where: str) -> Layout:
+    offsets = np.cumsum([0, *sizes[:-1]]) - np.array(starts)
+
+    def write(value: Any, row: np.ndarray) -> None:
+        value = np.asarray(value)
+        if value.shape != shape:
+            raise UsageError(f"{where} has shape {list(value.shape)}, but its space says {list(shape)}.")
+        row[:] = 0
+        for number, offset, start, size in zip(value.ravel(), offsets, starts, sizes, strict=True):
+            if not start <= number < start + size:
+                raise UsageError(f"{where} is {number}, but its space says {start} to {start + size - 1}.")
+            row[int(number) + offset] = 1
+
+    total = sum(sizes)
+    return Layout(np.zeros(total, np.float32), np.ones(total, np.float32), write)
+
+
+def _several(parts: Sequence[tuple[Any, Layout]]) -> Layout:
+    ends = np.cumsum([part.size for _, part in parts])
+    places = [(key, part.write, slice(end - part.size, end)) for (key, part), end in zip(parts, ends, strict=True)]
+
+    def write(value: Any, row: np.ndarray) -> None:
+        for key, write_part, place in places:
+            write_part(value[key], row[place])
+
+    low, high = (np.concatenate([getattr(part, name) for _, part in parts]) for name in ("low", "high"))
+    return Layout(low, high, write)
+
+
+class ActionCode(NamedTuple):
+    """One action space: what it is here, and a function from our action (a number, or [A]) to the environment's."""
+
+    space: Space
+    decode: Callable[[Any], Any]
+
+
+def action_code(space: Any, where: str) -> ActionCode:
+    """What an action of ours means to the environment. `where` names the space in errors."""
+    word = kind(space)
+    if word == "Discrete":
+        start = int(space.start)
+        return ActionCode(Discrete(int(space.n)), lambda a: int(a) + start)
+    if word == "Box":
+        shape, dtype = tuple(space.shape), space.dtype
+        size = int(np.prod(shape))
+        low, high = (_bound(np.broadcast_to(np.asarray(x, np.float32), shape).ravel()) for x in (space.low, space.high))
+        return ActionCode(Box((size,), low, high), lambda a: np.asarray(a[:size], dtype).reshape(shape))
+    if word in ("MultiDiscrete", "MultiBinary"):
+        sizes = np.asarray(space.nvec) if word == "MultiDiscrete" else np.full(space.shape, 2)
+        starts = np.asarray(getattr(space, "start", 0))
+        combinations = int(np.prod(sizes.astype(float)))
+        if combinations > COMBINATIONS:
+            raise UsageError(
+                f"{where} has {combinations} combinations, and at most {COMBINATIONS} work: offer fewer, or a Box."
+            )
+        numbers = np.stack(np.unravel_index(np.arange(combinations), sizes.ravel()), axis=-1)
+        table = (numbers.reshape(combinations, *sizes.shape) + starts).astype(space.dtype)
+        return ActionCode(Discrete(combinations), lambda a: table[int(a)].copy())
+    raise UsageError(f"{where} is a {word} space, and only Discrete, Box, MultiDiscrete and MultiBinary work.")
+
+
+class Codec:
+    """Dicts of named agents <-> arrays, for agents with the given spaces.
+
+    observations, actions: the spec's entries. masked: whether observations carry `action_mask`. stack: the frames
+    that pictures are stacked from, or None.
+    """
+
+    def __init__(
+        self, name: str, agents: Sequence[str], seen: Mapping[str, Any], acts: Mapping[str, Any],
+        options: Options = PLAIN,
+    ):  # fmt: skip
+        self.name, self.agents = name, tuple(agents)
+        self.index = {agent: i for i, agent in enumerate(self.agents)}
+        inner = {agent: _inside(seen[agent]) for agent in self.agents}
+        self.masked = any(kind(seen[a]) == "Dict" and "action_mask" in seen[a].spaces for a in self.agents)
+        self._inside = {a: inner[a] is not seen[a] for a in self.agents}
+        parts, self.observations, self.dtype = _parts(name, inner, options)
+        self._frame = getattr(parts[0], "shape", None) if options.stack > 1 else None
+        self._frames = options.stack
+        codes = [action_code(acts[a], f"{name}: agent {a!r}: its action space") for a in self.agents]
+        self.actions = tuple(code.space for code in codes)
+        self._write = [part.write for part in parts]
+        self._size = [part.size for part in parts]
+        self._decode = [code.decode for code in codes]
+        self.obs_size = max(self._size)
+        self.action_size = max(space.size for space in self.actions)
+        self.legal = np.arange(self.action_size) < np.array([space.size for space in self.actions])[:, None]
+
+    def obs(self, observations: Mapping[str, Any]) -> np.ndarray:
+        """[N, O] float32, or uint8 for one frame of pictures; zeros for agents that are not there."""
+        out = np.zeros((len(self.agents), self.obs_size), self.dtype)
+        for agent, value in observations.items():
+            i = self._place(agent)
+            self._write[i](value["observation"] if self._inside[agent] else value, out[i, : self._size[i]])
+        return out
+
+    def stack(self) -> Stack | None:
+        """What puts frames together, for one team."""
+        return None if self._frame is None else Stack(len(self.agents), self._frame, self._frames)
+
+    def avail(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> np.ndarray:
+        """[N, A] bool: legal actions, where observation or info has an `action_mask`; all own ones elsewhere."""
+        out = self.legal.copy()
+        for agent, value in observations.items():
+            i = self._place(agent)
+            info = infos.get(agent)
+            mask = value.get("action_mask") if isinstance(value, Mapping) else None
+            if mask is None and isinstance(info, Mapping):
+                mask = info.get("action_mask")
+            if mask is not None:
+                mask, size = np.asarray(mask), self.actions[i].size
+                if mask.shape != (size,):
+                    raise UsageError(
+                        f"{self.name}: agent {agent!r}: its action_mask has shape {list(mask.shape)}, "
+                        f"but it has {size} actions."
+                    )
+                out[i, :size] = mask
+        return out
+
+    def act(self, action: np.ndarray, agents: Sequence[str]) -> dict[str, Any]:
+        """Our actions [N] or [N, A] as the environment takes them, for these agents."""
+        return {agent: self._decode[i](action[i]) for agent in agents for i in (self._place(agent),)}
+
+    def numbers(self, values: Mapping[str, Any], dtype: Any, what: str) -> np.ndarray:
+        """[N] rewards or flags from a dict; 0 for agents that are not in it."""
+        out = np.zeros(len(self.agents), dtype)
+        for agent, value in values.items():
+            try:
+                out[self._place(agent)] = value
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"{self.name}: agent {agent!r}: its {what} is {value!r}, not a number.") from error
+        return out
+
+    def _place(self, agent: str) -> int:
+        try:
+            return self.index[agent]
+        except KeyError:
+            raise UsageError(
+                f"{self.name}: agent {agent!r} is not among its possible_agents ({', '.join(self.agents)})."
+            ) from None
+
+
+class _Plain(NamedTuple):
+    """A space as Gymnasium would describe it, without needing Gymnasium."""
+
+    shape: tuple[int, ...]
+    low: Any = 0.0
+    high: Any = 0.0
+    n: int = 0
+    start: int = 0
+    dtype: Any = np.float32
+
+
+def plain_codec(spec: EnvSpec) -> Codec:
+    """The codec of an environment of flockrl's own: agents by name, everything else as it is."""
+    boxes = type("Box", (_Plain,), {})
+    numbers = type("Discrete", (_Plain,), {})
+
+    def plain(space: Space) -> Any:
+        if isinstance(space, Discrete):
+            return numbers((), n=space.n)
+        return boxes((space.size,), np.asarray(space.low, np.float32), np.asarray(space.high, np.float32))
+
+    seen, acts = (dict(zip(spec.agents, map(plain, s), strict=True)) for s in (spec.observations, spec.actions))
+    return Codec(spec.name, spec.agents, seen, acts)
+
+
+def _parts(name: str, spaces: Mapping[str, Any], options: Options) -> tuple[list[Any], tuple[Box, ...], str]:
+    """How each agent's observation is written, its entry in the spec, and the dtype of all."""
+    where = {agent: f"{name}: agent {agent!r}: its observation" for agent in spaces}
+    if all(is_picture(space) for space in spaces.values()):
+        pictures = [Pictures(space, options, where[agent]) for agent, space in spaces.items()]
+        if len({picture.shape for picture in pictures}) > 1:
+            raise UsageError(f"{name}: pictures of unlike sizes need a common one: set resize=N.")
+        return pictures, tuple(picture.box(options.stack) for picture in pictures), "uint8"
+    if options.grey or options.resize is not None or options.stack > 1:
+        raise UsageError(f"{name}: grey, resize and stack are for pictures, and its observations are none.")
+    parts = [layout(space, where[agent]) for agent, space in spaces.items()]
+    return parts, tuple(part.box() for part in parts), "float32"
+
+
+def _inside(space: Any) -> Any:
+    """The observation proper of a space with an action mask beside it."""
+    if kind(space) == "Dict" and "action_mask" in space.spaces and "observation" in space.spaces:
+        return space.spaces["observation"]
+    return space

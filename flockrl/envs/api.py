@@ -1,0 +1,104 @@
+"""The environment interface, automatic resets, and environments by name.
+
+An environment is an object with a `spec` and two pure functions over one team (no batch axis; the
+rollout maps them over B environments):
+
+    reset(key) -> (state, Observation)
+    step(key, state, action) -> (state, Observation, reward [N], terminated [N], truncated [N])
+
+`terminated` and `truncated` may also be scalars when they hold for the whole team. A step never
+resets: the observation it returns is the one the episode ended on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.actions import clip_action
+from flockrl.core.types import Array, EnvSpec, Observation, PyTree
+
+
+@runtime_checkable
+class Env(Protocol):
+    """A compiled environment of one team. See the module's docstring for the contract."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def reset(self, key: Array) -> tuple[PyTree, Observation]: ...
+
+    def step(self, key: Array, state: PyTree, action: Array) -> tuple[PyTree, Observation, Array, Array, Array]: ...
+
+
+def reset_batch(env: Env, key: Array, batch: int) -> tuple[PyTree, Observation]:
+    """Reset `batch` environments: states and observations with leading axis B."""
+    return jax.vmap(env.reset)(jax.random.split(key, batch))
+
+
+class StepResult(NamedTuple):
+    """One step of B environments. `observation` is what to act on next, `final` what the step led to.
+
+    They differ only where an episode ended: there `observation` opens the next episode and `final`
+    closes the old one. reward, terminated, truncated: [B, N]; done: [B].
+    """
+
+    state: PyTree
+    observation: Observation
+    final: Observation
+    reward: Array
+    terminated: Array
+    truncated: Array
+    done: Array
+
+
+def advance_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
+    """Step B environments without resets. `observation` is what `action` answered."""
+    keys = jax.random.split(key, action.shape[0])
+    state, final, reward, terminated, truncated = jax.vmap(env.step)(keys, state, clip_action(env.spec, action))
+    terminated, truncated = _per_agent(terminated, reward), _per_agent(truncated, reward)
+    if observation.alive is not None:
+        terminated, truncated = terminated & observation.alive, truncated & observation.alive
+    over = terminated | truncated
+    done = (over if final.alive is None else over | ~final.alive).all(axis=-1)
+    return StepResult(state, final, final, reward, terminated, truncated, done)
+
+
+def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
+    """Step B environments and reset those whose episode ended. `observation` is what `action` answered."""
+    batch = action.shape[0]
+    now = advance_batch(env, key, state, observation, action)
+    state, final, done = now.state, now.final, now.done
+
+    # Most environments end together or not at all, so drawing fresh states is worth a branch.
+    def fresh(_: None) -> tuple[PyTree, Observation]:
+        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # no key that a step was given
+        return jax.tree.map(lambda new, old: _where(done, new, old), new, (state, final))
+
+    state, observation = jax.lax.cond(done.any(), fresh, lambda _: (state, final), None)
+    return now._replace(state=state, observation=observation)
+
+
+def _per_agent(flag: Array, reward: Array) -> Array:
+    """Flags of whole teams [B] as flags of agents [B, N]."""
+    return jnp.broadcast_to(flag[:, None] if flag.ndim == 1 else flag, reward.shape)
+
+
+def _where(condition: Array, new: Array, old: Array) -> Array:
+    """Choose along the leading axis, whatever axes follow; typed keys included."""
+    return jnp.where(condition.reshape(condition.shape + (1,) * (new.ndim - 1)), new, old)
+
+
+class Paths(NamedTuple):
+    """Where the agents of an episode went. walked: [T + 1, N, 2]; sizes: [N] radii; paint: [N, 4] red, green, blue,
+    opacity; marks [L, 2], mark_sizes, mark_paint: the same for the landmarks at its end."""
+
+    walked: np.ndarray
+    sizes: np.ndarray
+    paint: np.ndarray
+    marks: np.ndarray
+    mark_sizes: np.ndarray
+    mark_paint: np.ndarray

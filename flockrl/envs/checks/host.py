@@ -1,0 +1,138 @@
+"""The conformance kit for host environments: a few random episodes, looked at step by step.
+
+`flockrl.envs.check` comes here for environments that are not compiled. Training calls it once at the start.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flockrl.core.errors import UsageError
+from flockrl.core.types import EnvSpec, Observation
+from flockrl.envs.host.env import Form, Host, HostEnv, random_action
+
+STEPS = 100
+"""Steps of each episode that are looked at."""
+REPEATED = 10
+"""So many steps are played twice, to see whether the seed decides everything."""
+SECONDS = 1.0
+"""Time after which no further steps are looked at."""
+
+
+def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
+    """What is wrong, one sentence each; the first ones matter most."""
+    shown, steps, changed = None, 0, not host.spec.picture
+    for word, seen, outcome in _moments(host, episodes, seed):
+        found = [*_observation(word, host.form, seen), *_outcome(word, host.spec, outcome)]
+        yield from found
+        if found:
+            return
+        if not changed:
+            shown = np.copy(seen.obs) if shown is None else shown
+            changed = not np.array_equal(shown, seen.obs)
+        steps += 1
+    if not changed and steps > REPEATED:
+        yield (
+            f"the pictures that agents see never changed in {steps} steps: does the environment draw only when it is "
+            "built with render_mode='rgb_array'?"
+        )
+
+
+def repeats(host: Host, seed: int = 0) -> bool:
+    """Whether the seed and the actions decide everything: an episode played twice comes out the same."""
+    one, two = (_leaves(host, seed) for _ in range(2))
+    return len(one) == len(two) and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, two, strict=True))
+
+
+def _leaves(host: Host, seed: int) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+    rng = np.random.default_rng(seed)
+    for t, (_, seen, outcome) in enumerate(_episode(host, host.first, seed, rng)):
+        found += [np.array(x) for x in (*seen, *outcome) if x is not None]
+        if t == REPEATED:
+            break
+    return found
+
+
+def _moments(host: Host, episodes: int, seed: int) -> Iterator[tuple[str, Observation, Any]]:
+    """What random episodes consist of, as `_episode` tells it, while there is time."""
+    rng, deadline = np.random.default_rng(seed), time.perf_counter() + SECONDS
+    for episode in range(episodes):
+        for length, moment in enumerate(_episode(host, host.first, seed + episode, rng), 1):
+            yield moment
+            if time.perf_counter() > deadline and length > REPEATED:
+                return
+
+
+def _episode(host: Host, team: HostEnv, seed: int, rng: np.random.Generator) -> Iterator[tuple[str, Observation, Any]]:
+    """(what was called, what was seen, (reward, terminated, truncated) or ())."""
+    seen = _call(host, "reset", team.reset, seed)
+    yield "reset", seen, ()
+    for t in range(1, STEPS + 1):
+        seen, *outcome = _call(host, f"step {t}", team.step, random_action(host.form, seen, rng), t)
+        yield f"step {t}", seen, outcome
+        over = np.asarray(outcome[1]) | np.asarray(outcome[2])
+        if (over if seen.alive is None else over | ~seen.alive).all():
+            return
+
+
+def _call(host: Host, word: str, function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except UsageError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+        first = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".:")
+        raise UsageError(f"{host.spec.name}: {word} failed{place}: {type(error).__name__}: {first}.") from error
+
+
+def _observation(word: str, form: Form, seen: Observation) -> Iterator[str]:
+    spec = form.spec
+    if not isinstance(seen, Observation):
+        yield f"{word} must give an Observation first, not {type(seen).__name__}."
+        return
+    wanted = form.observation()
+    for name in Observation._fields:
+        value = getattr(seen, name)
+        if (name in wanted) != (value is not None):
+            does = "leaves out" if value is None else "gives"
+            yield f"{word} {does} {name}, and masked, mortal and spec.state_size say otherwise."
+            return
+        if value is not None:
+            shape, dtype = wanted[name]
+            given = np.asarray(value)
+            if (given.shape, given.dtype.name) != (shape, dtype):
+                text = f"{word} gives {name} as {given.dtype} of shape {list(given.shape)}"
+                yield f"{text}, but expected {dtype} of shape {list(shape)}."
+                return
+    alive = np.ones(spec.num_agents, bool) if seen.alive is None else seen.alive
+    for i, agent in enumerate(spec.agents):
+        if not np.isfinite(seen.obs[i]).all():
+            k = int(np.flatnonzero(~np.isfinite(seen.obs[i]))[0])
+            yield f"agent {agent!r}: obs[{k}] after {word} is {seen.obs[i, k]:g}, but expected a finite number."
+        if seen.avail is not None and alive[i] and not seen.avail[i, : spec.actions[i].size].any():
+            yield f"agent {agent!r}: after {word} it has no legal action, but expected at least one."
+    if word == "reset" and not alive.any():
+        yield "no agent is alive after reset."
+    if seen.state is not None and not np.isfinite(seen.state).all():
+        yield f"the global state after {word} is not finite."
+
+
+def _outcome(word: str, spec: EnvSpec, outcome: Any) -> Iterator[str]:
+    for name, value in zip(("reward", "terminated", "truncated"), outcome, strict=False):
+        shape = np.shape(value)
+        if shape != (spec.num_agents,) and (name == "reward" or shape != ()):
+            yield f"{word} gives {name} with shape {list(shape)}, but expected [{spec.num_agents}], one for each agent."
+            return
+    if outcome:
+        for agent, reward in zip(spec.agents, np.asarray(outcome[0], float), strict=True):
+            if not np.isfinite(reward):
+                yield f"agent {agent!r}: the reward of {word} is {reward:g}, but expected a finite number."

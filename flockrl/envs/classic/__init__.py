@@ -1,0 +1,5 @@
+"""Classic control for one agent."""
+
+from flockrl.envs.classic.control import ENVIRONMENTS
+
+__all__ = ["ENVIRONMENTS"]

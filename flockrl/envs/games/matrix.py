@@ -1,0 +1,252 @@
+"""Matrix games: small games whose best play and equilibria are known on paper.
+
+A game is a payoff tensor with one axis per agent, indexed by the agents' actions. In a repeated game
+the agents play the same matrix `rounds` times. The last round ends the game for good, so the episode
+is *terminated* there, not truncated: nothing is left to be earned and nothing to bootstrap from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
+
+ROUNDS = 25
+
+
+class Play(NamedTuple):
+    """t: rounds played; last: [N] what each agent did in the round before, -1 before the first."""
+
+    t: Array
+    last: Array
+
+
+class MatrixGame:
+    """A payoff tensor as an environment.
+
+    payoff: [A1, ..., AN, N] one payoff per agent, or [A1, ..., AN] a payoff common to all. A tensor that
+    could be either (such as [2, 2, 2]) is read as one payoff per agent unless `common` says otherwise.
+    Agents may have unlike numbers of actions; an action beyond an agent's own is taken as its last one.
+
+    Each agent sees the constant 1 and, with `history`, the one-hot of all agents' actions in the round
+    before (zeros in the first round). Agents whose payoffs are always equal are one team; otherwise
+    every agent is a team of its own. `best` is the highest possible return of a team game, None otherwise.
+    """
+
+    def __init__(
+        self,
+        payoff: Any,
+        rounds: int = ROUNDS,
+        history: bool = False,
+        name: str = "games/matrix",
+        common: bool | None = None,
+    ):
+        if rounds < 1 or rounds != int(rounds):
+            raise UsageError(f"{name}: rounds must be a whole number of at least 1, not {rounds}.")
+        self.payoff = payoff_tensor(payoff, name, common)
+        """[A1, ..., AN, N] float32"""
+        self.rounds, self.history = int(rounds), bool(history)
+        self.counts = self.payoff.shape[:-1]
+        n = len(self.counts)
+        self.table = self.payoff.reshape(-1, n)
+        self.strides = np.array([np.prod(self.counts[i + 1 :]) for i in range(n)], np.int32)
+        together = bool((self.payoff == self.payoff[..., :1]).all())
+        self.best = float(self.payoff.max()) * self.rounds if together else None
+        size = 1 + sum(self.counts) * self.history
+        names = tuple(f"agent_{i}" for i in range(n))
+        self.spec = EnvSpec(
+            name=name,
+            agents=names,
+            observations=(Box((size,), 0.0, 1.0),) * n,
+            actions=tuple(Discrete(count) for count in self.counts),
+            max_steps=self.rounds,
+            sides=() if together else names,
+        )
+
+    def reset(self, key: Array) -> tuple[Play, Observation]:
+        state = Play(jnp.int32(0), jnp.full(len(self.counts), -1, jnp.int32))
+        return state, self._observe(state)
+
+    def step(self, key: Array, state: Play, action: Array) -> tuple[Play, Observation, Array, Array, Array]:
+        action = jnp.clip(action.astype(jnp.int32), 0, np.array(self.counts, np.int32) - 1)
+        reward = jnp.asarray(self.table)[(action * self.strides).sum()]
+        state = Play(state.t + 1, action)
+        return state, self._observe(state), reward, state.t >= self.rounds, jnp.bool_(False)
+
+    def render(self, states: Sequence[Play], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: the payoffs, with the joint action of each round."""
+        from flockrl.envs.games.render import matrix_frames
+
+        return matrix_frames(self.payoff, states, size)
+
+    def _observe(self, state: Play) -> Observation:
+        """[N, O]: everyone sees the same."""
+        parts = [jnp.ones(1)]
+        if self.history:
+            parts += [(state.last[i] == np.arange(count)).astype(jnp.float32) for i, count in enumerate(self.counts)]
+        row = jnp.concatenate(parts)
+        return Observation(jnp.broadcast_to(row, (len(self.counts), row.size)))
+
+
+class TwoStepGame:
+    """The two-step game of the QMIX paper (Rashid et al. 2018). A team of two, 2 actions each.
+
+    In the first step the first agent's action chooses the matrix of the second step and nothing is
+    paid: action 0 leads to 2A, where everything pays 7, action 1 to 2B, which pays [[0, 1], [1, 8]].
+    Everyone observes the one-hot of where the team is: start, 2A or 2B. The best return is 8; a sum of
+    the agents' own values cannot represent 2B and settles for 7.
+    """
+
+    MATRICES = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)
+    best = 8.0
+
+    def __init__(self) -> None:
+        self.spec = EnvSpec(
+            name="games/two_step",
+            agents=("agent_0", "agent_1"),
+            observations=(Box((3,), 0.0, 1.0),) * 2,
+            actions=(Discrete(2),) * 2,
+            max_steps=2,
+        )
+
+    def reset(self, key: Array) -> tuple[Array, Observation]:
+        """The state is where the team is: 0 at the start, 1 in 2A, 2 in 2B, and that plus 2 after the end."""
+        return jnp.int32(0), self._observe(jnp.int32(0))
+
+    def step(self, key: Array, state: Array, action: Array) -> tuple[Array, Observation, Array, Array, Array]:
+        action = jnp.clip(action.astype(jnp.int32), 0, 1)
+        second = state > 0
+        paid = jnp.asarray(self.MATRICES)[jnp.clip(state - 1, 0, 1), action[0], action[1]]
+        reward = jnp.broadcast_to(jnp.where(second, paid, 0.0), (2,))
+        state = jnp.where(second, state + 2, 1 + action[0])
+        return state, self._observe(state), reward, second, jnp.bool_(False)
+
+    def render(self, states: Sequence[Array], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: where the team is."""
+        from flockrl.envs.games.render import two_step_frames
+
+        return two_step_frames(self.MATRICES, states, size)
+
+    def _observe(self, state: Array) -> Observation:
+        place = jnp.where(state > 2, state - 2, state)
+        return Observation(jnp.broadcast_to((place == np.arange(3)).astype(jnp.float32), (2, 3)))
+
+
+def payoff_tensor(payoff: Any, name: str, common: bool | None = None) -> np.ndarray:
+    """Any accepted form of payoffs as [A1, ..., AN, N] float32."""
+    try:
+        tensor = np.asarray(payoff)
+    except ValueError:
+        tensor = np.empty(0, object)
+    if tensor.dtype.kind not in "biuf":
+        raise UsageError(f"{name}: the payoff must be a tensor of numbers with rows of equal length.")
+    if not tensor.ndim or not tensor.size:
+        shape = list(tensor.shape)
+        raise UsageError(f"{name}: the payoff needs an axis of at least one action per agent, not shape {shape}.")
+    with np.errstate(over="ignore"):
+        tensor = tensor.astype(np.float32)
+    if not np.isfinite(tensor).all():
+        at = [int(i) for i in np.argwhere(~np.isfinite(tensor))[0]]
+        raise UsageError(f"{name}: every payoff must be a finite number, but the one at {at} is {tensor[tuple(at)]}.")
+    agents = tensor.ndim - 1
+    individual = agents > 0 and tensor.shape[-1] == agents
+    if common is False and not individual:
+        raise UsageError(f"{name}: a payoff per agent must have shape [A1, ..., AN, N], not {list(tensor.shape)}.")
+    if individual and not common:
+        return tensor
+    return np.repeat(tensor[..., None], tensor.ndim, axis=-1)
+
+
+def climbing(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Climbing (Claus and Boutilier 1998), a team of two: the best pair (0, 0) pays 11, but whoever
+    tries it alone loses 30, so learners settle for (1, 1) with 7 or (2, 2) with 5."""
+    return MatrixGame([[11, -30, 0], [-30, 7, 6], [0, 0, 5]], rounds, history, "games/climbing")
+
+
+def penalty(k: float = -25.0, rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Penalty (Claus and Boutilier 1998), a team of two: (0, 2) and (2, 0) both pay 10, but choosing
+    different ones of them costs `k` <= 0; (1, 1) is safe and pays 2."""
+    if not -np.inf < k <= 0:
+        raise UsageError(f"games/penalty: k must be a number of at most 0, not {k}.")
+    return MatrixGame([[k, 0, 10], [0, 2, 0], [10, 0, k]], rounds, history, "games/penalty")
+
+
+def prisoners_dilemma(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Cooperate (0) or defect (1): both cooperate 3, both defect 1, a lone defector 5 and its victim 0.
+    Played once, defecting is dominant."""
+    return MatrixGame([[[3, 3], [0, 5]], [[5, 0], [1, 1]]], rounds, history, "games/prisoners_dilemma")
+
+
+def stag_hunt(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Stag (0) or hare (1): a stag takes two and pays 4 each, alone it pays 0; a hare pays 3 whatever the
+    other does. Both pairs are equilibria: stag pays more, hare is the safer one."""
+    return MatrixGame([[[4, 4], [0, 3]], [[3, 0], [3, 3]]], rounds, history, "games/stag_hunt")
+
+
+def matching_pennies(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Zero-sum: agent_0 wins 1 from the other when the coins match, else loses 1. The only equilibrium is
+    to toss the coin, worth 0."""
+    return MatrixGame([[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]], rounds, history, "games/matching_pennies")
+
+
+def chicken(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Swerve (0) or go straight (1): both swerve 0, both straight -10, straight against swerve 1 and -1.
+    Equilibria: one swerves, or both go straight with probability 0.1."""
+    return MatrixGame([[[0, 0], [-1, 1]], [[1, -1], [-10, -10]]], rounds, history, "games/chicken")
+
+
+def battle_of_the_sexes(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Together at 0 pays 3 and 2, together at 1 pays 2 and 3, apart nothing. Equilibria: either
+    meeting, or each goes to its own favourite with probability 0.6."""
+    return MatrixGame([[[3, 2], [0, 0]], [[0, 0], [2, 3]]], rounds, history, "games/battle_of_the_sexes")
+
+
+def two_step() -> TwoStepGame:
+    """The two-step game of the QMIX paper: see `TwoStepGame`."""
+    return TwoStepGame()
+
+
+def file(path: str = "", rounds: int = ROUNDS, history: bool = False, common: bool | None = None) -> MatrixGame:
+    """The payoff tensor in a .json (nested lists) or .npy file: see `MatrixGame` for its shapes."""
+    if not path:
+        raise UsageError("games/file needs the payoff file: write games/file:path=FILE.")
+    if common not in (None, True, False):
+        raise UsageError(f"games/file: setting common must be true or false, not {common!r}.")
+    return MatrixGame(read_payoff(Path(str(path))), rounds, history, "games/file", common)
+
+
+def read_payoff(path: Path) -> Any:
+    """The content of a payoff file. Nothing in it is ever executed: object arrays are refused."""
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".npy"):
+        raise UsageError(f"games/file: the payoff file must end in .json or .npy, not {path.name!r}.")
+    try:
+        if suffix == ".json":
+            return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"games/file: cannot read {str(path)!r}: {error.strerror or error}.") from error
+    except (ValueError, EOFError, RecursionError) as error:
+        kind = "JSON" if suffix == ".json" else ".npy"
+        raise UsageError(f"games/file: {str(path)!r} is not a {kind} file of plain numbers.") from error
+
+
+ENVIRONMENTS = {
+    "climbing": climbing,
+    "penalty": penalty,
+    "prisoners_dilemma": prisoners_dilemma,
+    "stag_hunt": stag_hunt,
+    "matching_pennies": matching_pennies,
+    "chicken": chicken,
+    "battle_of_the_sexes": battle_of_the_sexes,
+    "two_step": two_step,
+    "file": file,
+}

@@ -1,0 +1,144 @@
+"""Evaluation: whole episodes, greedy unless asked otherwise, as one compiled loop or, on the host, step by step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Actor, Algorithm, Array, EvalResult, PyTree
+from flockrl.envs.api import Env, advance_batch, reset_batch
+from flockrl.envs.host.batch import HostBatch, words
+from flockrl.envs.host.env import Host, words_seed
+from flockrl.envs.host.workers import open_executor
+from flockrl.evaluation.episodes import record
+from flockrl.rollouts.host import HostActor
+
+Evaluator = Callable[[PyTree, Array], tuple[Any, Any]]
+HOST_ENVS = 16
+"""Teams of a host environment that play evaluation episodes side by side."""
+
+
+def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explore: bool = False) -> Evaluator:
+    """A pure function (params, key) -> (returns [episodes, N], lengths [episodes])."""
+
+    def evaluate(params: PyTree, key: Array) -> tuple[Array, Array]:
+        reset_key, key = jax.random.split(key)
+        state, observation = reset_batch(env, reset_key, episodes)
+        zeros = jnp.zeros((episodes, env.spec.num_agents))
+        carry = (0, state, observation, algorithm.memory(episodes), zeros, jnp.zeros(episodes, jnp.int32))
+
+        def unfinished(carry: tuple[Any, ...]) -> Array:
+            return (carry[0] < env.spec.max_steps) & carry[-1].any()
+
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            t, state, seen, memory, returns, lengths, going = carry
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
+            action, memory, _ = algorithm.act(params, seen, memory, act_key, explore)
+            now = advance_batch(env, env_key, state, seen, action)
+            counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
+            returns = returns + jnp.where(counted, now.reward, 0.0)
+            return t + 1, now.state, now.final, memory, returns, lengths + going, going & ~now.done
+
+        ended = jax.lax.while_loop(unfinished, step, (*carry, jnp.ones(episodes, bool)))
+        return ended[4], ended[5]
+
+    return evaluate
+
+
+def make_player(
+    algorithm: Algorithm | Actor, env: Env | Host, episodes: int, explore: bool = False, workers: int | None = None
+) -> Evaluator:
+    """A function as `make_evaluator` gives it, ready to be called, for environments of either kind."""
+    if not isinstance(env, Host):
+        return jax.jit(make_evaluator(algorithm, env, episodes, explore))
+    host, actor, teams = env, HostActor(algorithm, explore), min(HOST_ENVS, episodes)
+
+    def play(params: PyTree, key: Array) -> tuple[np.ndarray, np.ndarray]:
+        executor, _ = open_executor(host, [teams], workers)
+        try:
+            return host_episodes(actor, params, HostBatch(executor, 0, teams), key, episodes)
+        finally:
+            executor.close()
+
+    return play
+
+
+def host_episodes(
+    actor: HostActor, params: PyTree, env: HostBatch, key: Array, episodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [episodes, N] and lengths [episodes]. Team i plays the episodes i, i + B, i + 2 B, ..."""
+    reset_key, key = jax.random.split(key)
+    seeds = np.asarray(words(jax.random.split(reset_key, episodes)))
+    returns, lengths = np.zeros((episodes, env.spec.num_agents), np.float32), np.zeros(episodes, np.int32)
+    mine = np.arange(env.count)
+    first: Any = np.ones(env.count, bool)
+    memory = actor.memory(env.count)
+    seen = env.reset(seeds[mine % episodes], mine < episodes)
+    for t in itertools.count():
+        going = mine < episodes
+        if not going.any():
+            return returns, lengths
+        place = mine % episodes
+        act_key, draws = _chance(key, t, episodes)
+        action, memory, _ = actor(params, seen, memory, first, mine < episodes, np.asarray(act_key))
+        now = env.step(action, np.asarray(draws)[place], seeds[(mine + env.count) % episodes], going)
+        counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
+        returns[mine[going]] += np.where(counted, now.reward, 0.0)[going]
+        lengths[mine[going]] += 1
+        first, seen = now.done & going, now.observation
+        if env.was_cut.any():  # by a fault of the environment: that episode is played again from its beginning
+            again = place[env.was_cut]
+            returns[again], lengths[again] = 0.0, 0
+            seen = env.reset(seeds[place], env.was_cut)
+        mine = np.where(first & ~env.was_cut, mine + env.count, mine)
+    raise AssertionError
+
+
+@partial(jax.jit, static_argnums=2)
+def _chance(key: Array, t: int, episodes: int) -> tuple[Array, Array]:
+    act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
+    return jax.random.key_data(act_key), words(jax.random.split(env_key, episodes))
+
+
+def summarize(returns: Array, lengths: Array) -> EvalResult:
+    scores = np.asarray(returns)
+    means = scores.mean(axis=1)
+    return EvalResult(float(means.mean()), float(means.std()), len(means), scores, np.asarray(lengths))
+
+
+def record_frames(algorithm: Algorithm, env: Host, params: PyTree, key: Array, explore: bool = False) -> list[Any]:
+    """Play one episode and draw every moment of it."""
+    team, actor = env.build(True), HostActor(algorithm, explore)
+    frames, memory, first = [], actor.memory(1), np.ones(1, bool)
+    seen = team.reset(words_seed(np.asarray(words(key))))
+    try:
+        for t in range(env.spec.max_steps):
+            frames.append(np.asarray(team.render()))
+            one = jax.tree.map(lambda x: np.asarray(x)[None], seen)
+            act_key, draws = _chance(key, t, 1)
+            action, memory, _ = actor(params, one, memory, first, np.ones(1, bool), np.asarray(act_key))
+            seen, _, terminated, truncated = team.step(env.form.clip(action[0]), words_seed(np.asarray(draws)[0]))
+            first = np.zeros(1, bool)
+            over = np.asarray(terminated) | np.asarray(truncated)
+            if (over if seen.alive is None else over | ~seen.alive).all():
+                frames.append(np.asarray(team.render()))
+                break
+    finally:
+        team.close()
+    return frames
+
+
+def record_episode(
+    algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False
+) -> list[PyTree]:
+    """Play one episode and keep every environment state; of a host environment, every frame."""
+    if isinstance(env, Host):
+        return record_frames(algorithm, env, params, key, explore)
+    (episode,) = record(algorithm, env, params, key, 1, explore)
+    return episode.states

@@ -1,0 +1,116 @@
+"""What the terminal shows of a benchmark: a live table while it runs, the results when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from flockrl.evidence import statistics
+from flockrl.evidence.harness import Work
+from flockrl.evidence.records import Record, protocol
+from flockrl.evidence.summary import Line, best_lines, lines
+
+
+class Board:
+    """A live table on a terminal; elsewhere a line for each cell that ends."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console()
+        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        self.ended = 0
+
+    def __enter__(self) -> Board:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def watch(self, works: Sequence[Work], ended: Work | None) -> None:
+        if self.live:
+            self.live.update(progress_table(works), refresh=True)
+        elif ended is not None:
+            over = sum(work.state in ("done", "failed") for work in works)
+            _, score = ended.progress
+            how = f"eval {score:.2f}" if ended.state == "done" and score is not None else f"failed: {ended.complaint}"
+            print(f"[{over}/{len(works)}] {ended.cell.folder}  {how}", flush=True)
+
+
+def progress_table(works: Sequence[Work]) -> Table:
+    """A row per algorithm and environment: how many cells are done, how far the others are, scores so far."""
+    table = Table(title="benchmark", title_justify="left")
+    for name in ("environment", "algorithm"):
+        table.add_column(name)
+    for name in ("done", "running", "failed", "steps", "eval so far"):
+        table.add_column(name, justify="right")
+    groups: dict[tuple[str, str], list[Work]] = {}
+    for work in works:
+        groups.setdefault((work.cell.env, work.cell.algorithm), []).append(work)
+    for (env, algorithm), group in groups.items():
+        counts = [sum(work.state == state for work in group) for state in ("done", "running", "failed")]
+        seen = [work.progress for work in group if work.state in ("done", "running")]
+        scores = [score for _, score in seen if score is not None]
+        total = sum(work.cell.run.options.steps for work in group)
+        part = min(1.0, sum(step for step, _ in seen) / total)
+        shown = f"{np.mean(scores):.2f}" if scores else "-"
+        table.add_row(env, algorithm, f"{counts[0]}/{len(group)}", str(counts[1]), str(counts[2]), f"{part:.0%}", shown)
+    return table
+
+
+def result_table(records: Sequence[Record]) -> Table:
+    """The scores with their intervals, the best of each environment in bold, the protocol below."""
+    found = lines(records)
+    best = best_lines(found)
+    table = Table(title="final scores over seeds, 95% bootstrap intervals", title_justify="left")
+    for name in ("environment", "algorithm"):
+        table.add_column(name)
+    for name in ("seeds", "steps", "IQM", "mean", "median", "95% there at", "steps/s"):
+        table.add_column(name, justify="right")
+    for i, line in enumerate(found):
+        style = "bold" if i in best else ""
+        table.add_row(*_cells(line, first=i == 0 or found[i - 1].env != line.env), style=style)
+    caution = statistics.caution(min(line.seeds for line in found))
+    table.caption = Text(f"{protocol(records)} {caution}".strip())
+    table.caption_justify = "left"
+    return table
+
+
+def _cells(line: Line, first: bool) -> list[str]:
+    figures, at = line.figures, line.converged_at
+    return [
+        line.env if first else "", line.label, str(line.seeds), line.steps, str(figures["iqm"]),
+        f"{figures['mean'].value:.2f}", f"{figures['median'].value:.2f}",
+        "-" if at is None else f"{at:,.0f}", f"{line.steps_per_second:,.0f}",
+    ]  # fmt: skip
+
+
+def plain_table(records: Sequence[Record]) -> Table:
+    """Mean and spread of the seeds, for when the extra `report` is not installed."""
+    table = Table(title="final scores over seeds", title_justify="left")
+    for name in ("environment", "algorithm", "seeds", "mean", "std"):
+        table.add_column(name)
+    groups: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        groups.setdefault((record.env, record.label), []).append(record.final)
+    for (env, label), finals in sorted(groups.items()):
+        table.add_row(env, label, str(len(finals)), f"{np.mean(finals):.2f}", f"{np.std(finals):.2f}")
+    table.caption = Text(f"{protocol(records)} For intervals: pip install 'flockrl[report]'.")
+    table.caption_justify = "left"
+    return table
+
+
+def written(out: Path) -> str:
+    """The files that a benchmark left."""
+    names = [name for name in ("results.csv", "results.parquet", "cells.csv", "summary.csv") if (out / name).is_file()]
+    return f"{out}: {', '.join(names)}"

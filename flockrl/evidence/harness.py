@@ -1,0 +1,196 @@
+"""The benchmark harness: cells in parallel processes, finished ones never again, tables at the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import CONFIG, METRICS, RESULT, write_json
+from flockrl.envs.host.workers import own_cores
+from flockrl.evidence.cell import CELL
+from flockrl.evidence.records import Record, collect, tidy, write_csv, write_parquet
+from flockrl.evidence.suite import Cell, Suite
+
+CELLS, SUITE = "cells", "suite.json"
+POLL = 0.1
+
+
+@dataclass
+class Work:
+    """A cell on its way. state: waiting, running, done or failed."""
+
+    cell: Cell
+    path: Path
+    state: str = "waiting"
+    complaint: str = ""
+    slot: int = -1
+    process: subprocess.Popen[str] | None = field(default=None, repr=False)
+    errors: IO[str] | None = field(default=None, repr=False)
+
+    @property
+    def progress(self) -> tuple[int, float | None]:
+        """Steps done, and the newest evaluation."""
+        step, score = 0, None
+        try:
+            for line in (self.path / METRICS).read_text().splitlines():
+                row = json.loads(line)
+                step, score = row["step"], row.get("eval_return", score)
+        except (OSError, ValueError):
+            pass  # not there yet, or its last line is being written
+        return step, score
+
+
+Watch = Callable[[Sequence[Work], Work | None], None]
+"""Called with all cells about four times a second, and with the cell that has just ended or None."""
+
+
+def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None) -> list[Work]:
+    """Run what is not yet finished; `write_tables` then writes what was found.
+
+    Killed at any point and called again, it ends with the runs of an uninterrupted call.
+    """
+    works = [Work(cell, out / CELLS / cell.folder) for cell in suite.cells]
+    _check_directory(suite, works, out)
+    for work in works:
+        if (work.path / RESULT).is_file():
+            work.state = "done"
+    cores = own_cores()
+    slots = _slots(cores, jobs or len(cores))
+    try:
+        _drive(works, slots, watch or (lambda works, ended: None))
+    except KeyboardInterrupt:
+        _stop(works)
+        raise KeyboardInterrupt(f"Stopped and saved: the same command with --out {out} continues.") from None
+    except BaseException:
+        _stop(works)
+        raise
+    return works
+
+
+def write_tables(out: Path) -> list[Record]:
+    """results.csv (and .parquet): a row per evaluation. cells.csv: a row per cell, with time and memory."""
+    records, _ = collect([out / CELLS])
+    rows = tidy(records)
+    write_csv(rows, out / "results.csv")
+    write_parquet(rows, out / "results.parquet")
+    write_csv([cell_row(record) for record in records], out / "cells.csv")
+    return records
+
+
+def cell_row(record: Record) -> dict[str, Any]:
+    """A cell in one row. The last three columns depend on the machine and the day."""
+    file = record.path / CELL
+    memory = json.loads(file.read_text()).get("peak_memory_mb") if file.is_file() else None
+    return {
+        "algorithm": record.label,
+        "environment": record.env,
+        "seed": record.seed,
+        "agents": len(record.evals[-1]["eval_return_per_agent"]),
+        "steps": record.result["steps"],
+        "final_return": record.final,
+        "best_return": record.result["best_eval_return"],
+        "converged_at": record.converged_at,
+        "stability": record.stability,
+        "steps_per_second": record.result["steps_per_second"],
+        "seconds": record.result["seconds"],
+        "peak_memory_mb": memory,
+    }
+
+
+def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
+    """A benchmark continues only itself: what is there must be cells of this suite, with the same settings."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is not a directory.")
+    if out.is_dir() and any(out.iterdir()) and not (out / SUITE).is_file():
+        raise UsageError(f"{out} holds something else than a benchmark: choose another --out.")
+    for work in works:
+        file = work.path / CONFIG
+        if not file.is_file():
+            continue
+        saved, wanted = json.loads(file.read_text()), json.loads(json.dumps(work.cell.run.to_json()))
+        differ = [key for key in wanted if key != "versions" and saved.get(key) != wanted[key]]
+        if differ:
+            raise UsageError(
+                f"{work.path} was run with other settings ({', '.join(differ)}): choose another --out for this suite."
+            )
+    try:
+        (out / CELLS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"Cannot create {out}: {error.strerror}.") from error
+    about = {"name": suite.name, "question": suite.question, "cells": [work.cell.folder for work in works]}
+    write_json(out / SUITE, about)
+
+
+def _slots(cores: list[int], jobs: int) -> list[list[int]]:
+    """Share the cores out among the jobs. Small runs are as fast on one core as on two, so two at once pay."""
+    if jobs == 1:
+        return [cores]
+    return [cores[i::jobs] or [cores[i % len(cores)]] for i in range(jobs)]
+
+
+def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch) -> None:
+    free, shown = list(range(len(slots))), 0.0
+    while any(work.state in ("waiting", "running") for work in works):
+        for work in works:
+            if work.state == "waiting" and free:
+                work.slot = free.pop(0)
+                _start(work, slots[work.slot])
+        time.sleep(POLL)
+        for work in works:
+            if work.process is not None and work.process.poll() is not None:
+                _end(work)
+                free.append(work.slot)
+                watch(works, work)
+        if time.monotonic() - shown > 0.25:
+            watch(works, None)
+            shown = time.monotonic()
+    watch(works, None)
+
+
+def _start(work: Work, cores: list[int]) -> None:
+    work.path.mkdir(parents=True, exist_ok=True)
+    work.errors = (work.path / "errors.txt").open("w+")
+    work.process = subprocess.Popen(
+        [sys.executable, "-m", "flockrl.evidence.cell"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=work.errors, text=True,
+    )  # fmt: skip
+    work.state = "running"
+    task = {"path": str(work.path), "run": work.cell.run.to_json(), "cores": cores}
+    assert work.process.stdin is not None
+    work.process.stdin.write(json.dumps(task) + "\n")
+    work.process.stdin.flush()
+
+
+def _end(work: Work) -> None:
+    """Note how a cell ended. A finished one leaves no trace of its process."""
+    assert work.process is not None
+    assert work.errors is not None
+    assert work.process.stdin is not None
+    status = work.process.returncode
+    work.process.stdin.close()
+    work.errors.seek(0)
+    lines = work.errors.read().strip().splitlines()
+    work.errors.close()
+    work.process = None
+    if status == 0 and (work.path / RESULT).is_file():
+        work.state = "done"
+        (work.path / "errors.txt").unlink(missing_ok=True)
+        return
+    work.state = "failed"
+    work.complaint = lines[-1] if lines else f"its process ended with status {status}"
+
+
+def _stop(works: Sequence[Work]) -> None:
+    """Ask the running cells to save and end, and wait for them."""
+    running = [work.process for work in works if work.process is not None]
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.wait()

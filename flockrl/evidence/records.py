@@ -1,0 +1,187 @@
+"""Finished runs as records: found on disk, named so that they can be told apart, and laid out as tidy rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import CONFIG, RESULT, read_metrics
+from flockrl.evaluation.metrics import converged_at, stability
+
+TEAM = (
+    "eval_efficiency", "eval_welfare", "eval_welfare_min", "eval_welfare_nash", "eval_proportional_fairness",
+    "eval_jain", "eval_gini", "eval_envy",
+)  # fmt: skip
+"""Team metrics as evaluations log them, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run. `label` is its algorithm, with the settings in which it differs from its likes."""
+
+    path: Path
+    label: str
+    algorithm: str
+    env: str
+    seed: int
+    settings: dict[str, Any] = field(repr=False)
+    versions: dict[str, str] = field(repr=False)
+    evals: list[dict[str, Any]] = field(repr=False)
+    result: dict[str, Any] = field(repr=False)
+
+    @property
+    def steps(self) -> np.ndarray:
+        return np.array([row["step"] for row in self.evals])
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Evaluation returns over training, mean over agents and episodes."""
+        return np.array([row["eval_return"] for row in self.evals])
+
+    @property
+    def final(self) -> float:
+        return float(self.evals[-1]["eval_return"])
+
+    @property
+    def converged_at(self) -> float | None:
+        return converged_at(self.steps, self.scores)
+
+    @property
+    def stability(self) -> float:
+        return stability(self.scores)
+
+
+def find(paths: Iterable[str | Path]) -> list[Path]:
+    """Every run at or below the given directories."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise UsageError(f"There is no run at {path}.")
+        below = [path / CONFIG] if (path / CONFIG).is_file() else sorted(path.rglob(CONFIG), key=_order)
+        if not below:
+            raise UsageError(f"{path} holds no runs: there is no {CONFIG} in it or below it.")
+        found.update({file.parent: None for file in below})
+    return list(found)
+
+
+def collect(paths: Iterable[str | Path]) -> tuple[list[Record], list[Path]]:
+    """The finished runs at or below `paths`, and the directories of unfinished ones."""
+    found = find(paths)
+    unfinished = [path for path in found if not (path / RESULT).is_file()]
+    records = [_read(path) for path in found if (path / RESULT).is_file()]
+    if not records:
+        raise UsageError(f"No finished run: continue one with `flockrl resume {unfinished[0]}`.")
+    return _named(records), unfinished
+
+
+def _order(file: Path) -> tuple[Any, ...]:
+    """Paths in the order a person would count: seed_10 after seed_9."""
+    parts = (part.rpartition("_") for part in file.parts)
+    return tuple((head, int(tail), "") if tail.isdigit() else (head, -1, tail) for head, _, tail in parts)
+
+
+def _read(path: Path) -> Record:
+    try:
+        saved = json.loads((path / CONFIG).read_text())
+        result = json.loads((path / RESULT).read_text())
+        evals = [row for row in read_metrics(path) if "eval_return" in row]
+        plain = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "seed", "versions", "config")}
+        name = saved["algorithm"]
+        settings = {**plain, **saved["config"]}
+        record = Record(
+            path, name, name, saved["env"], saved["seed"], settings, saved.get("versions", {}), evals, result
+        )
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(f"{path} is not a readable run: {type(error).__name__} {error}.") from error
+    if not evals:
+        raise UsageError(f"{path} has no evaluation in its metrics.")
+    return record
+
+
+def _named(records: list[Record]) -> list[Record]:
+    """Tell records of one algorithm on one environment apart by the settings in which they differ."""
+    names = {record.algorithm for record in records}
+    keys = {name: _differing([r for r in records if r.algorithm == name]) for name in names}
+    named, seen = [], dict[tuple[str, str, int], Path]()
+    for record in records:
+        marks = ", ".join(f"{key}={_short(record.settings.get(key))}" for key in keys[record.algorithm])
+        label = f"{record.algorithm} ({marks})" if marks else record.algorithm
+        twin = seen.setdefault((label, record.env, record.seed), record.path)
+        if twin != record.path:
+            raise UsageError(
+                f"{twin} and {record.path} are the same experiment ({label} on {record.env}, seed {record.seed}): "
+                "name only one of them."
+            )
+        named.append(Record(**{**vars(record), "label": label}))
+    return named
+
+
+def _differing(records: list[Record]) -> list[str]:
+    """Settings in which runs on one environment differ."""
+    found: dict[str, None] = {}
+    for env in dict.fromkeys(record.env for record in records):
+        same = [record.settings for record in records if record.env == env]
+        for key in dict.fromkeys(key for settings in same for key in settings):
+            if any(settings.get(key) != same[0].get(key) for settings in same):
+                found[key] = None
+    return list(found)
+
+
+def _short(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def protocol(records: Sequence[Record]) -> str:
+    """How the scores came about, for the foot of every table."""
+    episodes = span({record.evals[-1]["eval_episodes"] for record in records})
+    steps = span({record.result["steps"] for record in records})
+    return (
+        f"Return: undiscounted episode return, mean over agents. Score of a seed: mean of {episodes} greedy episodes "
+        f"after its last update ({steps} environment steps), played with keys of their own."
+    )
+
+
+def span(values: set[int]) -> str:
+    """One number, or from the least to the largest."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def tidy(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One row per evaluation. Nothing here depends on the clock, so equal runs give equal rows."""
+    names = ("eval_return", "eval_return_std", "eval_episodes", *TEAM)
+    rows = []
+    for record in records:
+        who = {"algorithm": record.label, "environment": record.env, "seed": record.seed}
+        rows += [{**who, "step": row["step"], **{name: row.get(name) for name in names}} for row in record.evals]
+    return rows
+
+
+def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """All or nothing; None is an empty field."""
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(file)
+
+
+def write_parquet(rows: Sequence[dict[str, Any]], file: Path) -> bool:
+    """The same as Parquet, where pyarrow is installed: whether it was written."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        return False
+    temporary = file.with_suffix(".tmp")
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), temporary)
+    temporary.replace(file)
+    return True

@@ -1,0 +1,154 @@
+"""Benchmark suites: which algorithms on which environments with which seeds, read from TOML and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.core.errors import UsageError, nearest
+from flockrl.core.settings import build
+from flockrl.envs.registry import make
+from flockrl.training.config import RunConfig, TrainOptions
+
+SHIPPED = Path(__file__).parent / "suites"
+PART_KEYS = ("algorithms", "environments", "seeds", "first_seed", "settings", "per_algorithm", "per_environment")
+SUITE_KEYS = ("question", *PART_KEYS, "part")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a benchmark: the config that repeats it, and the directory below the benchmark's."""
+
+    run: RunConfig
+    folder: str
+
+    @property
+    def algorithm(self) -> str:
+        return self.run.algorithm
+
+    @property
+    def env(self) -> str:
+        return self.run.env
+
+    @property
+    def seed(self) -> int:
+        return self.run.options.seed
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark: the question it asks, and its cells."""
+
+    name: str
+    question: str
+    cells: tuple[Cell, ...]
+
+
+def shipped() -> dict[str, Path]:
+    """Suites that come with flockrl, by name."""
+    return {file.stem: file for file in sorted(SHIPPED.glob("*.toml"))}
+
+
+def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
+    """A suite by file or shipped name. `changes` replace what all parts say about seeds and settings."""
+    file = Path(name) if name.endswith(".toml") else shipped().get(name)
+    if file is None:
+        raise UsageError(f"There is no suite {name!r}.{nearest(name, shipped())} A file must end in .toml.")
+    try:
+        content = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise UsageError(f"Cannot read the suite {file}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"The suite {file} is not valid TOML: {error}.") from error
+    return make_suite(file.stem, content, changes or {})
+
+
+def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any]) -> Suite:
+    """A suite from its content: one part at the top, or several under [[part]]. Everything is checked here."""
+    _known(content, SUITE_KEYS, name)
+    parts = content.get("part", [])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UsageError(f"Suite {name}: write parts as [[part]].")
+    shared = {key: value for key, value in content.items() if key in PART_KEYS}
+    cells: dict[str, Cell] = {}
+    for part in parts or [{}]:
+        _known(part, PART_KEYS, name)
+        merged = {**shared, **part, "settings": {**_table(shared, "settings"), **_table(part, "settings")}}
+        for cell in _cells(name, merged, changes):
+            if cells.setdefault(cell.folder, cell) != cell:
+                raise UsageError(f"Suite {name}: two parts ask for {cell.folder} with unlike settings.")
+    return Suite(name, str(content.get("question", "")), tuple(cells.values()))
+
+
+def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any]) -> list[Cell]:
+    algorithms, envs = _names(suite, part, "algorithms"), _names(suite, part, "environments")
+    count, first = changes.get("seeds", part.get("seeds", 5)), part.get("first_seed", 0)
+    for key, value, least in (("seeds", count, 1), ("first_seed", first, 0)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UsageError(f"Suite {suite}: {key} must be a whole number of at least {least}, not {value!r}.")
+    cells = []
+    for algorithm in algorithms:
+        for env in envs:
+            settings = {
+                **_table(part, "settings"),
+                **_entry(suite, part, "per_environment", envs).get(env, {}),
+                **_entry(suite, part, "per_algorithm", algorithms).get(algorithm, {}),
+                **changes.get("settings", {}),
+            }
+            run = _checked(algorithm, env, settings)
+            for seed in range(first, first + count):
+                options = dataclasses.replace(run.options, seed=seed)
+                folder = f"{algorithm}-{_slug(env)}/seed_{seed}"
+                cells.append(Cell(dataclasses.replace(run, options=options), folder))
+    return cells
+
+
+def _checked(algorithm: str, env: str, settings: dict[str, Any]) -> RunConfig:
+    """A cell's config, after everything that could be wrong with it was looked at: nothing fails hours later."""
+    if "seed" in settings:
+        raise UsageError("A suite counts its seeds with seeds and first_seed: leave seed out of the settings.")
+    own = {field.name for field in dataclasses.fields(TrainOptions)}
+    options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, f"{algorithm} on {env}")
+    config = make_config(algorithm, {k: v for k, v in settings.items() if k not in own})
+    make_algorithm(algorithm, make(env).spec, config, envs=options.envs, updates=1)
+    return RunConfig(algorithm, env, options, config)
+
+
+def _known(content: dict[str, Any], keys: Sequence[str], suite: str) -> None:
+    for key in content:
+        if key not in keys:
+            raise UsageError(f"Suite {suite} has no entry {key!r}.{nearest(key, keys)}")
+
+
+def _names(suite: str, part: dict[str, Any], key: str) -> list[str]:
+    names = part.get(key)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"Suite {suite}: {key} must be a list of names.")
+    return list(dict.fromkeys(names))
+
+
+def _table(part: dict[str, Any], key: str) -> dict[str, Any]:
+    table = part.get(key, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{key} must be a table of settings by name.")
+    return table
+
+
+def _entry(suite: str, part: dict[str, Any], key: str, names: Sequence[str]) -> dict[str, Any]:
+    table = _table(part, key)
+    for name, settings in table.items():
+        if name not in names:
+            raise UsageError(f"Suite {suite}: {key} names {name!r}, which the part does not run.{nearest(name, names)}")
+        if not isinstance(settings, dict):
+            raise UsageError(f"Suite {suite}: {key} of {name!r} must be a table of settings.")
+    return table
+
+
+def _slug(env: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=-]+", "-", env).strip("-")

@@ -1,0 +1,159 @@
+"""What a benchmark found: a line per environment and algorithm, and scores that can be averaged over environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flockrl.evidence import statistics
+from flockrl.evidence.records import TEAM, Record, span
+from flockrl.evidence.statistics import Estimate
+
+
+@dataclass(frozen=True)
+class Line:
+    """One algorithm on one environment. `figures`: mean, median and iqm of the seeds' final scores."""
+
+    env: str
+    label: str
+    records: tuple[Record, ...]
+    figures: dict[str, Estimate]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.records)
+
+    @property
+    def steps(self) -> str:
+        """Environment steps of its runs."""
+        return span({record.result["steps"] for record in self.records})
+
+    @property
+    def converged_at(self) -> float | None:
+        """The median seed's step of arrival; None when fewer than half of the seeds rose at all."""
+        found = [record.converged_at for record in self.records]
+        known = sorted(np.inf if step is None else step for step in found)
+        middle = known[(len(known) - 1) // 2]
+        return None if np.isinf(middle) else float(middle)
+
+    @property
+    def stability(self) -> float:
+        return float(np.mean([record.stability for record in self.records]))
+
+    @property
+    def steps_per_second(self) -> float:
+        return float(np.mean([record.result["steps_per_second"] for record in self.records]))
+
+    def team(self, name: str) -> float | None:
+        """A team metric at the last evaluation, mean over the seeds that have it; None when none has."""
+        found = [r.evals[-1][name] for r in self.records if r.evals[-1].get(name) is not None]
+        return float(np.mean(found)) if found else None
+
+
+def lines(records: Sequence[Record]) -> list[Line]:
+    """One line per environment and algorithm, in the order in which they appear."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for env in dict.fromkeys(record.env for record in records):
+        for record in records:
+            if record.env == env:
+                groups.setdefault((env, record.label), []).append(record)
+    return [Line(env, label, tuple(group), _figures(group)) for (env, label), group in groups.items()]
+
+
+def _figures(group: Sequence[Record]) -> dict[str, Estimate]:
+    return statistics.aggregate(np.array([[record.final] for record in group]))
+
+
+def leaders(found: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """Of lines of one environment: those with the highest IQM, and the others from the best down."""
+    ranked = sorted(found, key=lambda line: -line.figures["iqm"].value)
+    top = ranked[0].figures["iqm"].value
+    first = [line for line in ranked if line.figures["iqm"].value == top]
+    return first, ranked[len(first) :]
+
+
+def best_lines(found: Sequence[Line]) -> set[int]:
+    """Positions of the lines that lead on their environment, where others do not."""
+    best = set()
+    for env in dict.fromkeys(line.env for line in found):
+        first, others = leaders([line for line in found if line.env == env])
+        best |= {i for i, line in enumerate(found) if others and line in first}
+    return best
+
+
+def summary_row(line: Line) -> dict[str, Any]:
+    """A line as plain numbers, for summary.csv."""
+    row: dict[str, Any] = {"environment": line.env, "algorithm": line.label, "seeds": line.seeds}
+    for name, estimate in line.figures.items():
+        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    row |= {"converged_at": line.converged_at, "stability": line.stability}
+    return row | {name: line.team(name) for name in TEAM}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What 0 and 1 mean on an environment."""
+
+    low: float
+    high: float
+    known: bool
+    """Whether `high` is the environment's stated maximum rather than the best seed here."""
+
+
+def scale(records: Sequence[Record]) -> Scale:
+    """0: untrained policies, mean over all runs. 1: the stated maximum, or else the best final score of any seed."""
+    low = float(np.mean([record.scores[0] for record in records]))
+    for record in records:
+        share = record.evals[-1].get("eval_efficiency")
+        if share:
+            return Scale(low, record.final / share, True)
+    return Scale(low, max(record.final for record in records), False)
+
+
+def normalized(records: Sequence[Record]) -> tuple[dict[str, np.ndarray], dict[str, Scale]]:
+    """Final scores of the algorithms that were run on every environment: label -> [runs, tasks].
+
+    rliable wants as many runs on every task: an algorithm keeps the number that its scarcest environment has.
+    """
+    envs = list(dict.fromkeys(record.env for record in records))
+    scales = {env: scale([r for r in records if r.env == env]) for env in envs}
+    scores = {}
+    for label, columns in _columns(records, envs).items():
+        finals = [np.array([record.final for record in column]) for column in columns]
+        scores[label] = np.stack(_on_scale(finals, envs, scales), axis=1)
+    return scores, scales
+
+
+def normalized_curves(records: Sequence[Record], scales: dict[str, Scale]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of the same runs all along: label -> steps [K] at which every run was evaluated, scores [runs, tasks, K] there.
+
+    Algorithms with fewer than two such steps are left out.
+    """
+    curves = {}
+    for label, columns in _columns(records, list(scales)).items():
+        shared = set.intersection(*(set(record.steps.tolist()) for column in columns for record in column))
+        steps = np.array(sorted(shared))
+        if len(steps) > 1:
+            tables = [np.stack([r.scores[np.isin(r.steps, steps)] for r in column]) for column in columns]
+            curves[label] = steps, np.stack(_on_scale(tables, list(scales), scales), axis=1)
+    return curves
+
+
+def _columns(records: Sequence[Record], envs: Sequence[str]) -> dict[str, list[list[Record]]]:
+    """The runs of each algorithm that was run on every environment: label -> a column of equal length for each."""
+    found = {}
+    for label in dict.fromkeys(record.label for record in records):
+        columns = [[r for r in records if r.label == label and r.env == env] for env in envs]
+        runs = min(map(len, columns))
+        if runs:
+            found[label] = [column[:runs] for column in columns]
+    return found
+
+
+def _on_scale(parts: Sequence[np.ndarray], envs: Sequence[str], scales: dict[str, Scale]) -> list[np.ndarray]:
+    return [
+        statistics.normalize(part, scales[env].low, scales[env].high) for part, env in zip(parts, envs, strict=True)
+    ]

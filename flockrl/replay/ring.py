@@ -1,0 +1,207 @@
+"""Joint replay: a ring of whole-team transitions, so that all agents learn from the same moments.
+
+The ring keeps time and environments apart, [L, B, ...], and is written one rollout at a time. Steps that
+follow each other in an environment follow each other in the ring, which is what n-step returns read.
+docs/dependencies.md says why it is not a library's buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Array, EnvSpec, Trajectory
+
+SMALLEST = 1e-6
+"""Added to priorities, so that nothing becomes impossible to draw."""
+
+
+class Replay(NamedTuple):
+    """rows: a Trajectory with axes [L, B]; priority: [L, B], or () for uniform sampling.
+
+    head: the row that is written next; filled: how many rows hold something.
+    """
+
+    rows: Trajectory
+    priority: Array | tuple[()]
+    head: Array
+    filled: Array
+
+
+class Batch(NamedTuple):
+    """Transitions over n steps with a leading axis b. Everything about one sample is of one moment.
+
+    obs, avail, state, action, alive: at the first step. reward: [b, N] discounted sum over the steps;
+    discount: [b, N] factor of the value that follows, 0 after a termination. next_*: what the last step led to,
+    the real final observation where an episode was cut. weight: [b] importance weights. row, env: [b] places.
+    """
+
+    obs: Array
+    avail: Array | None
+    state: Array | None
+    action: Array
+    alive: Array
+    reward: Array
+    discount: Array
+    next_obs: Array
+    next_avail: Array | None
+    next_state: Array | None
+    next_alive: Array
+    weight: Array
+    row: Array
+    env: Array
+    neighbours: Array | None = None
+    next_neighbours: Array | None = None
+    stretch: Trajectory | None = None
+    """For learners with memory: the stretch [W, b] that the moments lie in. Their axes are then [T, b]."""
+
+
+def make_replay(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> Replay:
+    """An empty ring of `rows` x `envs` transitions."""
+    n = spec.num_agents
+
+    def zeros(*shape: int, dtype: Any = jnp.float32) -> Array:
+        return jnp.zeros((rows, envs, *shape), dtype)
+
+    seen = zeros(n, spec.obs_size, dtype=spec.observations[0].dtype)  # pictures stay bytes
+    avail = zeros(n, spec.action_size, dtype=bool) if spec.maskable else None
+    near = zeros(n, n, dtype=bool) if spec.neighbours else None
+    state = zeros(spec.state_size) if spec.state_size else None
+    blank = Trajectory(
+        obs=seen, next_obs=seen,
+        action=zeros(*spec.action_shape, dtype=spec.action_dtype),
+        reward=zeros(n), terminated=zeros(n, dtype=bool), truncated=zeros(n, dtype=bool),
+        first=zeros(dtype=bool), alive=zeros(n, dtype=bool),
+        avail=avail, next_avail=avail, state=state, next_state=state, neighbours=near, next_neighbours=near,
+    )  # fmt: skip
+    return Replay(blank, zeros() if prioritized else (), jnp.int32(0), jnp.int32(0))
+
+
+def replay_bytes(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> int:
+    """Memory that the ring takes."""
+    shapes = jax.eval_shape(lambda: make_replay(spec, rows, envs, prioritized))
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+
+def add(replay: Replay, trajectory: Trajectory) -> Replay:
+    """Write a rollout [T, B] over the oldest rows. T must divide L, so a rollout never wraps around."""
+    full = jnp.ones(trajectory.reward.shape, bool)
+
+    def flags(mask: Array | None, like: Array | None) -> Array | None:
+        """The mask, or one that allows everything, where the ring keeps one."""
+        if like is None:
+            return None
+        return jnp.ones((*full.shape, like.shape[-1]), bool) if mask is None else mask
+
+    rows = trajectory._replace(
+        alive=full if trajectory.alive is None else trajectory.alive,
+        avail=flags(trajectory.avail, replay.rows.avail),
+        next_avail=flags(trajectory.next_avail, replay.rows.next_avail),
+        state=trajectory.state if replay.rows.state is not None else None,
+        next_state=trajectory.next_state if replay.rows.state is not None else None,
+        memory=(), extras={},
+    )  # fmt: skip
+
+    def write(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), replay.head, 0)
+
+    steps, length = len(trajectory.reward), len(replay.rows.reward)
+    priority = replay.priority
+    if isinstance(priority, Array):
+        newest = jnp.where(replay.filled == 0, 1.0, priority.max())
+        priority = write(priority, jnp.broadcast_to(newest, full.shape[:2]))
+    return Replay(
+        jax.tree.map(write, replay.rows, rows),
+        priority,
+        (replay.head + steps) % length,
+        jnp.minimum(replay.filled + steps, length),
+    )
+
+
+def draw(replay: Replay, key: Array, batch: int, n_step: int, beta: Array | float) -> tuple[Array, Array, Array]:
+    """Places of `batch` transitions that have `n_step` - 1 successors: (row, env, importance weight), each [b]."""
+    length, envs = replay.rows.reward.shape[:2]
+    if not isinstance(replay.priority, Array):
+        age_key, env_key = jax.random.split(key)
+        age = jax.random.randint(age_key, (batch,), 0, replay.filled - n_step + 1)
+        row = (replay.head - replay.filled + age) % length
+        return row, jax.random.randint(env_key, (batch,), 0, envs), jnp.ones(batch)
+    # Proportional sampling (Schaul et al. 2016): one stratified number each, found first among the sums of rows,
+    # then inside the row. The newest n - 1 rows are left out, their successors are not there yet.
+    newest = (replay.head - 1 - jnp.arange(n_step - 1)) % length
+    sums = replay.priority.sum(1).at[newest].set(0.0)
+    upto = jnp.cumsum(sums)
+    number = (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch * upto[-1]
+    row = jnp.searchsorted(upto, number, side="right").clip(0, length - 1)
+    inside = jnp.cumsum(replay.priority[row], axis=1)
+    rest = number - (upto[row] - sums[row])
+    env = (inside <= rest[:, None]).sum(1).clip(0, envs - 1)
+    chance = replay.priority[row, env] / upto[-1]
+    weight = (jnp.maximum(chance, 1e-12) * replay.filled * envs) ** -beta
+    return row, env, weight / weight.max()
+
+
+def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, gamma: float) -> Batch:
+    """Read n-step transitions. A window ends early where an episode ends or an agent is cut off."""
+    rows, length = replay.rows, len(replay.rows.reward)
+    assert rows.alive is not None  # `add` writes it always
+    reward, terminated = rows.reward[row, env], rows.terminated[row, env]
+    last, factor = row, jnp.full(row.shape, gamma)
+    ended = rows.truncated[row, env].any(-1)
+    for k in range(1, n_step):
+        now = (row + k) % length
+        ended = ended | rows.first[now, env]
+        on = ~ended[:, None]
+        reward = reward + jnp.where(on & ~terminated, gamma**k * rows.reward[now, env], 0.0)
+        terminated = terminated | (on & rows.terminated[now, env])
+        last = jnp.where(ended, last, now)
+        factor = jnp.where(ended, factor, gamma ** (k + 1))
+        ended = ended | rows.truncated[now, env].any(-1)
+
+    def at(x: Array | None, where: Array) -> Array | None:
+        return None if x is None else x[where, env]
+
+    return Batch(
+        obs=rows.obs[row, env], avail=at(rows.avail, row), state=at(rows.state, row), action=rows.action[row, env],
+        alive=rows.alive[row, env].astype(jnp.float32), reward=reward, discount=factor[:, None] * ~terminated,
+        next_obs=rows.next_obs[last, env], next_avail=at(rows.next_avail, last), next_state=at(rows.next_state, last),
+        next_alive=(rows.alive[last, env] & ~rows.terminated[last, env]).astype(jnp.float32),
+        weight=weight, row=row, env=env,
+        neighbours=at(rows.neighbours, row), next_neighbours=at(rows.next_neighbours, last),
+    )  # fmt: skip
+
+
+def stretch(replay: Replay, row: Array, env: Array, length: int) -> Trajectory:
+    """`length` steps in a row from each place, as a Trajectory with axes [length, b]."""
+    rows = (row + jnp.arange(length)[:, None]) % len(replay.rows.reward)
+    return jax.tree.map(lambda x: x[rows, env], replay.rows)
+
+
+def along(seen: Trajectory, row: Array, env: Array, weight: Array, burn_in: int, steps: int) -> Batch:
+    """The moments of a stretch [W, b] after its burn-in: `steps` of them to learn from, with what followed all of them.
+
+    reward, discount: of the single steps, for n-step returns along the stretch.
+    """
+    live: Trajectory = jax.tree.map(lambda x: x[burn_in:], seen)
+    now: Trajectory = jax.tree.map(lambda x: x[:steps], live)
+    assert live.alive is not None  # `add` writes it always
+    return Batch(
+        obs=now.obs, avail=now.avail, state=now.state, action=now.action, alive=now.weight, reward=now.reward,
+        discount=(~now.terminated).astype(jnp.float32), next_obs=live.next_obs, next_avail=live.next_avail,
+        next_state=live.next_state, next_alive=(live.alive & ~live.terminated).astype(jnp.float32), weight=weight,
+        row=row, env=env, neighbours=now.neighbours, next_neighbours=live.next_neighbours, stretch=seen,
+    )  # fmt: skip
+
+
+def typical(error: Array, weight: Array) -> Array:
+    """[b] mean absolute error of each sample over its agents (error, weight: [b, N]) and steps ([T, b, N])."""
+    axes = tuple(i for i in range(error.ndim) if i != error.ndim - 2)
+    return (jnp.abs(error) * weight).sum(axes) / jnp.maximum(weight.sum(axes), 1.0)
+
+
+def prioritize(priority: Array, row: Array, env: Array, error: Array, alpha: float) -> Array:
+    """New priorities error^alpha of the sampled places, each [b]."""
+    return priority.at[row, env].set((error + SMALLEST) ** alpha)

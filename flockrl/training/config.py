@@ -1,0 +1,115 @@
+"""What a run is: algorithm, environment, sizes and seeds, as values that can be saved and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flockrl.algos.presets import make_config
+from flockrl.core.errors import UsageError
+from flockrl.core.settings import build
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How long and how to train, whatever the algorithm."""
+
+    steps: int = 2_000_000
+    """Environment steps in all, counted over all parallel environments."""
+    envs: int = 16
+    """Environments that run in parallel."""
+    seed: int = 0
+    """Seed of everything random; with --seeds the first of them."""
+    eval_every: int | None = None
+    """Environment steps between evaluations; by default a twentieth of the run."""
+    eval_episodes: int = 100
+    """Episodes of each evaluation."""
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints; by default a tenth of the run."""
+    workers: int | None = None
+    """Processes that step environments which are not compiled, 0 for none; by default a short measurement chooses."""
+    worker_timeout: float | None = None
+    """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}.")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"workers must be at least 0, not {self.workers}.")
+        if self.worker_timeout is not None and self.worker_timeout <= 0:
+            raise UsageError(f"worker_timeout must be more than 0 seconds, not {self.worker_timeout}.")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything needed to repeat a run. Saved as `config.json`."""
+
+    algorithm: str
+    env: str
+    options: TrainOptions
+    config: Any
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it learns from recorded trajectories instead of an environment."""
+        return self.env.startswith("data/")
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps of every environment between updates."""
+        return self.config.rollout_steps
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm,
+            "env": self.env,
+            **dataclasses.asdict(self.options),
+            "config": dataclasses.asdict(self.config),
+            "versions": versions(),
+        }
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> RunConfig:
+        options, config = split_settings(saved)
+        name = saved["algorithm"]
+        return RunConfig(name, saved["env"], build(TrainOptions, options, "A run"), make_config(name, config))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    names = ("flockrl", "jax", "jaxlib", "flax", "optax", "numpy")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A JSON or TOML file -> (train options, algorithm settings)."""
+    try:
+        text = path.read_text()
+        saved = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise UsageError(f"Cannot read the configuration {path}: {error.strerror}.") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UsageError(f"The configuration {path} is not valid JSON or TOML: {error}.") from error
+    if not isinstance(saved, dict):
+        raise UsageError(f"The configuration {path} must be an object with named settings.")
+    return split_settings(saved)
+
+
+def split_settings(saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell train options from the algorithm's own settings, which stand under "config" or beside them."""
+    own = {field.name for field in dataclasses.fields(TrainOptions)}
+    nested = saved.get("config", {})
+    if not isinstance(nested, dict):
+        raise UsageError('"config" must hold the algorithm\'s settings by name.')
+    rest = {k: v for k, v in saved.items() if k not in own and k not in ("algorithm", "env", "config", "versions")}
+    return {k: v for k, v in saved.items() if k in own}, {**rest, **nested}

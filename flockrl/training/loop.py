@@ -1,0 +1,301 @@
+"""The one loop: advance, log, evaluate, checkpoint, tell the callbacks; again until the steps are done."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from flockrl.core.callbacks import Callback, Moment
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
+from flockrl.envs.api import Env
+from flockrl.envs.host.batch import HostFault
+from flockrl.evaluation.metrics import team_metrics
+from flockrl.evaluation.playing import summarize
+from flockrl.rollouts.compiled import Episodes
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.config import RunConfig
+from flockrl.training.log import Log
+from flockrl.training.program import Program
+from flockrl.training.run import Run
+from flockrl.view.plots import draw_curve
+from flockrl.view.progress import Progress
+
+LOG_POINTS = 100
+"""Log points in a run, so that progress shows and no time is lost between compiled stretches."""
+
+
+class TrainingError(UsageError):
+    """Training went wrong by itself (a number is no longer finite)."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was interrupted and saved; the text says how to resume."""
+
+
+class Loop:
+    """A run under way, for one seed or several."""
+
+    def __init__(
+        self,
+        program: Program,
+        runs: Sequence[RunConfig],
+        paths: Sequence[Path],
+        env: Env,
+        callbacks: Sequence[Callback],
+        quiet: bool,
+    ):
+        self.program, self.paths, self.env = program, list(paths), env
+        self.seeds = [run.options.seed for run in runs]
+        self.recorded = runs[0].recorded
+        self.callbacks = list(callbacks)
+        if not quiet:
+            self.callbacks.append(Progress(runs[0], program, len(runs), hasattr(env, "render")))
+        total, options = program.setting.iterations, runs[0].options
+        self.log_every = math.ceil(total / LOG_POINTS)
+        self.eval_every = self._iterations(options.eval_every, 20)
+        self.checkpoint_every = self._iterations(options.checkpoint_every, 10)
+        self.interrupted = False
+        self.stop_reason: str | None = None
+        self.began, self.train_seconds = time.perf_counter(), 0.0
+
+    def _iterations(self, steps: int | None, parts: int) -> int:
+        """Every how many iterations: as many steps, or about that part of the run, where a log point is due anyway."""
+        if steps is None:
+            return self.log_every * math.ceil(self.program.setting.iterations / parts / self.log_every)
+        return max(1, math.ceil(steps / self.program.setting.iteration_steps))
+
+    def run(self) -> Any:
+        try:
+            self.program.open(self.seeds)
+            return self._run()
+        except HostFault as fault:
+            raise TrainingError(f"Training stopped: {self._kept(0)}. {fault}") from fault
+        finally:
+            self.program.close()
+
+    def _run(self) -> Any:
+        self.program.compile(self.seeds[0])
+        self.checkpoints = [Checkpoints(path / CHECKPOINTS) for path in self.paths]
+        iteration = self._restore()
+        try:
+            with _interrupt(self._interrupt):
+                self._tell("on_start", iteration)
+                if iteration == 0:
+                    self._record(0, [{} for _ in self.paths], evaluate=True)
+                while iteration < self.program.setting.iterations and not self.interrupted and self.stop_reason is None:
+                    iteration = self._stretch(iteration)
+            self._finish(iteration)
+        finally:
+            for checkpoints in self.checkpoints:
+                checkpoints.close()
+            for log in self.logs:
+                log.close()
+            if self.program.recording is not None:
+                self.program.recording.close()
+        runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
+        return runs[0] if len(runs) == 1 else runs
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+
+    def _restore(self) -> int:
+        """Begin at the newest checkpoint that all seeds have, or at the start."""
+        shared = set.intersection(*(set(c.steps()) for c in self.checkpoints))
+        self.logs: list[Log] = []
+        self.best: list[float] = []
+        self.last: list[dict[str, Any]] = []
+        if not shared:
+            self.states = [self.program.start_state(seed) for seed in self.seeds]
+            for path in self.paths:
+                self._opened(Log(path), {})
+            return 0
+        step = max(shared)
+        self.states = []
+        like = self.program.shape()
+        for path, seed, checkpoints in zip(self.paths, self.seeds, self.checkpoints, strict=True):
+            state, meta = checkpoints.restore(like, step)
+            checkpoints.drop_after(step)
+            self.states.append(self.program.settle(state, seed))
+            self._opened(Log(path, step, meta["metrics_bytes"]), meta)
+        self.began -= meta["seconds"]
+        self.train_seconds = meta["train_seconds"]
+        self.program.compile_seconds += meta["compile_seconds"]
+        return step // self.program.setting.iteration_steps
+
+    def _opened(self, log: Log, meta: dict[str, Any]) -> None:
+        self.logs.append(log)
+        self.best.append(meta.get("best_eval_return", -math.inf))
+        self.last.append(meta.get("last", {}))
+
+    def _stretch(self, iteration: int) -> int:
+        """Advance all seeds to the next point where something is due."""
+        total = self.program.setting.iterations
+        due = [every * (iteration // every + 1) for every in (self.log_every, self.eval_every, self.checkpoint_every)]
+        until = min([*due, total])
+        began = time.perf_counter()
+        pairs = zip(self.states, self.seeds, strict=True)
+        done = [self.program.run(state, seed, until - iteration) for state, seed in pairs]
+        self.states = [state for state, _, _ in done]
+        rows = [_row(*numbers) for numbers in jax.device_get([d[1:] for d in done])]
+        seconds = time.perf_counter() - began
+        self.train_seconds += seconds
+        for row in rows:
+            row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
+        self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
+        if until % self.checkpoint_every == 0 or until == total or self.interrupted or self.stop_reason:
+            self._save(until)
+        return until
+
+    def _record(self, iteration: int, rows: list[dict[str, Any]], evaluate: bool) -> None:
+        """Check, evaluate if due, write down, and tell the callbacks."""
+        step = iteration * self.program.setting.iteration_steps
+        for i, row in enumerate(rows):
+            self._check_finite(i, step, row)
+            moment = self._moment(i, iteration)
+            result = None
+            if evaluate:
+                played = self.program.evaluate(self.states[i], self.seeds[i], step)
+                result = None if played is None else summarize(*played)
+            if result is not None:
+                self.best[i] = max(self.best[i], result.mean)
+                row["eval_return"] = result.mean
+                row["eval_return_std"] = result.std
+                row["eval_return_per_agent"] = result.per_agent.tolist()
+                row["eval_episodes"] = result.episodes
+                best = getattr(self.env, "best", None)
+                row |= team_metrics(result.per_agent, self.env.spec.groups, best)
+            seconds = round(time.perf_counter() - self.began, 3)
+            row = {"step": step, "seconds": seconds, **row}
+            self.logs[i].write(row)
+            self.last[i] = {**self.last[i], **{k: v for k, v in row.items() if v is not None}}
+            moment.metrics = row
+            for callback in self.callbacks:
+                if result is not None:
+                    callback.on_evaluation(moment, result)
+                if row.get("episodes"):
+                    callback.on_episode_stats(moment, row["episodes"], row["return_per_agent"], row["episode_length"])
+                callback.on_iteration(moment)
+            self.stop_reason = self.stop_reason or moment.stop_reason
+
+    def _check_finite(self, i: int, step: int, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TrainingError(
+                    f"Training of seed {self.seeds[i]} stopped at step {step}: {name} is {value}; {self._kept(i)}. "
+                    "A lower lr or max_grad_norm usually helps."
+                )
+
+    def _kept(self, i: int) -> str:
+        """What is left of a run that stops."""
+        if not hasattr(self, "checkpoints"):
+            return "there was no checkpoint yet"
+        checkpoints = Checkpoints(self.paths[i] / CHECKPOINTS)  # those of the loop may be closed by now
+        steps = checkpoints.steps()
+        checkpoints.close()
+        return (
+            f"the last good checkpoint is {checkpoints.path / str(steps[-1])}"
+            if steps
+            else "there was no checkpoint yet"
+        )
+
+    def _save(self, iteration: int) -> None:
+        step = iteration * self.program.setting.iteration_steps
+        for i, (state, checkpoints) in enumerate(zip(self.states, self.checkpoints, strict=True)):
+            meta = {
+                "metrics_bytes": self.logs[i].offset,
+                "best_eval_return": self.best[i],
+                "last": self.last[i],
+                "seconds": time.perf_counter() - self.began,
+                "train_seconds": self.train_seconds,
+                "compile_seconds": self.program.compile_seconds,
+            }
+            checkpoints.save(step, state, meta)
+        self._tell("on_checkpoint", iteration)
+
+    def _finish(self, iteration: int) -> None:
+        if self.stop_reason and not self.interrupted and "eval_return" not in self._newest_row():
+            self._record(iteration, [{} for _ in self.paths], evaluate=True)
+        for checkpoints in self.checkpoints:
+            checkpoints.wait()
+        step = iteration * self.program.setting.iteration_steps
+        if self.interrupted and iteration < self.program.setting.iterations:
+            self._tell("on_end", iteration)
+            base = self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
+            raise Interrupted(f"Stopped at step {step} and saved: continue with `flockrl resume {base}`.")
+        for i, path in enumerate(self.paths):
+            write_json(path / RESULT, self._result(i, step))
+            draw_curve([path], path / CURVE)
+        if len(self.paths) > 1:
+            draw_curve(self.paths, self.paths[0].parent / CURVE)
+        self._tell("on_end", iteration)
+
+    def _newest_row(self) -> dict[str, Any]:
+        return read_metrics(self.paths[0])[-1]
+
+    def _result(self, i: int, step: int) -> dict[str, Any]:
+        last = self.last[i]
+        return {
+            "steps": step,
+            "seconds": round(time.perf_counter() - self.began, 3),
+            "compile_seconds": round(self.program.compile_seconds, 3),
+            "steps_per_second": round(step / max(self.train_seconds, 1e-9), 1),
+            "final_return": last.get("return"),
+            "best_eval_return": self.best[i] if "eval_return" in last else None,
+            "final_eval_return": last.get("eval_return"),
+            **({"stopped": self.stop_reason} if self.stop_reason else {}),
+        }
+
+    def _moment(self, i: int, iteration: int) -> Moment:
+        size = self.program.setting.iteration_steps
+        steps = (iteration * size, self.program.setting.iterations * size)
+        return Moment(self.paths[i], self.seeds[i], *steps, state=self.states[i], metrics=self.last[i])
+
+    def _tell(self, event: str, iteration: int) -> None:
+        for i in range(len(self.paths)):
+            moment = self._moment(i, iteration)
+            for callback in self.callbacks:
+                getattr(callback, event)(moment)
+            self.stop_reason = self.stop_reason or moment.stop_reason
+
+
+def _row(episodes: Episodes, metrics: dict[str, Any]) -> dict[str, Any]:
+    """A log point from what the device counted. Without ended episodes there is no return to report."""
+    count = int(episodes.number)
+    per_agent = (episodes.returns / count).tolist() if count else None
+    return {
+        "return": float(np.mean(per_agent)) if per_agent else None,
+        "return_per_agent": per_agent,
+        "episode_length": float(episodes.lengths / count) if count else None,
+        "episodes": count,
+        **{name: float(value) for name, value in metrics.items()},
+    }
+
+
+@contextlib.contextmanager
+def _interrupt(handler: Callable[[], None]) -> Iterator[None]:
+    """Within, the first Ctrl-C (or SIGTERM) calls `handler`; the second one interrupts as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def caught(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, old[number])
+        handler()
+
+    old: dict[int, Any] = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in old.items():
+            signal.signal(number, previous)

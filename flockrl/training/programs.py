@@ -1,0 +1,58 @@
+"""From a configuration to the program that runs it, and from a name to what it learns from."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from flockrl.algos.presets import family, make_algorithm, preset
+from flockrl.core.errors import UsageError
+from flockrl.envs.host.env import Host
+from flockrl.envs.registry import make
+from flockrl.training.compiled import CompiledProgram
+from flockrl.training.config import RunConfig
+from flockrl.training.hosted import HostProgram
+from flockrl.training.pack import make_packer
+from flockrl.training.program import Program, Setting, make_setting
+
+
+def make_source(name: Any) -> Any:
+    """What a run learns from: an environment, or for data/FILE recorded trajectories."""
+    if not (isinstance(name, str) and name.startswith("data/")):
+        return make(name)
+    try:
+        from flockrl.training.recorded import Recorded
+    except ImportError as error:
+        raise UsageError("Trajectory files need pyarrow: pip install 'flockrl[relay]'.") from error
+    return Recorded(name.removeprefix("data/"))
+
+
+def make_program(config: RunConfig, source: Any) -> Program:
+    """The program for an environment, compiled or on the host, or for recorded trajectories."""
+    setting = make_setting(config, source.spec, partial(make_algorithm, config.algorithm, config=config.config))
+    if config.recorded:
+        return _on_files(config, source, setting)
+    if preset(config.algorithm).recorded:
+        raise UsageError(
+            f"{config.algorithm} learns from recorded trajectories: `flockrl train {config.algorithm} data/FILE`, with "
+            "a file that `flockrl train ... --record FILE` or `flockrl eval RUN --record FILE` wrote."
+        )
+    if isinstance(source, Host):
+        return HostProgram(setting, source)
+    for name in ("workers", "worker_timeout"):
+        if getattr(config.options, name) is not None:
+            raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
+    return CompiledProgram(setting, source)
+
+
+def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
+    from flockrl.training.recorded import RecordedProgram  # needs pyarrow
+
+    if family(config.algorithm).on_policy:
+        raise UsageError(
+            f"{config.algorithm} learns from its own fresh experience, not from recorded trajectories: use bc, cql, or "
+            "a learner with a replay."
+        )
+    whole = family(config.algorithm).memory(config.config)
+    packer = partial(make_packer, source.spec, setting.algorithm.rollout_steps, config.options.envs, whole=whole)
+    return RecordedProgram(setting, source, packer)

@@ -1,0 +1,155 @@
+"""A run on disk: config, metrics, result, curve, checkpoints; and what can be done with it later."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
+from flockrl.core.types import Algorithm, EvalResult, PyTree
+from flockrl.envs.api import Env
+from flockrl.envs.host.env import Host
+from flockrl.envs.registry import make
+from flockrl.evaluation.playing import make_player, record_episode, summarize
+from flockrl.policies.policy import Policy
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.config import RunConfig
+from flockrl.training.program import Program, TrainState
+from flockrl.training.programs import make_program, make_source
+
+
+class Run:
+    """A training run, finished or not. `env` is needed only for environments that have no name."""
+
+    def __init__(self, path: str | Path, env: Any = None):
+        self.path = Path(path)
+        if not (self.path / CONFIG).is_file():
+            seeds = sorted(self.path.glob(f"seed_*/{CONFIG}")) if self.path.is_dir() else []
+            hint = f" It holds several seeds: name one, such as {seeds[0].parent}." if seeds else ""
+            raise UsageError(f"{self.path} is not a run: it has no {CONFIG}.{hint}")
+        self.config = RunConfig.from_json(read_json(self.path / CONFIG))
+        self._env = None if env is None else make(env)
+
+    @functools.cached_property
+    def env(self) -> Env:
+        """Where the team plays; for a run on recorded trajectories, the environment that they were recorded in."""
+        if self._env is None and self.config.recorded:
+            if self.source.home is None:
+                raise UsageError(f"{self.path} learned from recordings whose environment is not known: pass env=...")
+            return self.source.home
+        return self.source
+
+    @functools.cached_property
+    def source(self) -> Any:
+        """What the run learns from: an environment, or recorded trajectories."""
+        if self._env is not None and not self.config.recorded:
+            return self._env
+        if self.config.env.startswith("custom/"):
+            raise UsageError(
+                f"{self.path} was trained on an environment of your own ({self.config.env[7:]}): pass it as env=..."
+            )
+        return make_source(self.config.env)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.program.setting.algorithm
+
+    @functools.cached_property
+    def program(self) -> Program:
+        return make_program(self.config, self.source)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All log points so far."""
+        return read_metrics(self.path)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The final figures; an error while the run is unfinished."""
+        if not (self.path / RESULT).is_file():
+            raise UsageError(f"{self.path} is not finished: continue it with `flockrl resume {self.path}`.")
+        return read_json(self.path / RESULT)
+
+    def params(self) -> PyTree:
+        """The policy's parameters from the newest checkpoint."""
+        return self.algorithm.params(self.state().learner)
+
+    def state(self) -> TrainState:
+        """The newest checkpoint."""
+        checkpoints = Checkpoints(self.path / CHECKPOINTS)
+        try:
+            steps = checkpoints.steps()
+            if not steps:
+                raise UsageError(f"{self.path} has no checkpoint yet.")
+            state, _ = checkpoints.restore(self.program.shape(), steps[-1])
+        finally:
+            checkpoints.close()
+        return state
+
+    def evaluate(
+        self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
+        record: str | Path | None = None,
+    ) -> EvalResult:  # fmt: skip
+        """Play whole episodes with the newest parameters, greedily unless `explore`.
+
+        env: another environment with the same agents and spaces, such as the original of a compiled one.
+        record: a file (.arrow, .parquet or .csv) to write these episodes to, see docs/data.md.
+        """
+        if episodes < 1:
+            raise UsageError(f"episodes must be at least 1, not {episodes}.")
+        place = self.env if env is None else self._other(env)
+        if record is not None:
+            return self._record(Path(record), place, env, episodes, seed, explore)
+        play = make_player(self.algorithm, place, episodes, explore, self.config.options.workers)
+        return summarize(*play(self.params(), jax.random.key(seed)))
+
+    def _record(self, path: Path, place: Any, name: Any, episodes: int, seed: int, explore: bool) -> EvalResult:
+        try:
+            from flockrl.evaluation.record import record_episodes
+        except ImportError as error:
+            raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
+        called = name if isinstance(name, str) else self.config.env if name is None else f"custom/{place.spec.name}"
+        if called.startswith("data/"):
+            called = self.source.files.about["env"]
+        about = {"env": called, "algorithm": self.config.algorithm, "seed": seed, "explore": explore}
+        return record_episodes(
+            path, self.algorithm, place, self.params(), about, episodes, jax.random.key(seed), explore,
+            workers=self.config.options.workers,
+        )  # fmt: skip
+
+    def _other(self, name: Any) -> Any:
+        """Another environment that this team can play in."""
+        other = make(name)
+        mine, theirs = self.env.spec, other.spec
+        for what in ("agents", "observations", "actions"):
+            a, b = ([_size(x) for x in getattr(spec, what)] for spec in (mine, theirs))
+            if a != b:
+                raise UsageError(
+                    f"The team of {self.path} cannot play {theirs.name}: its {what} are {a}, and there they are {b}."
+                )
+        return other
+
+    def policy(self, seed: int = 0) -> Policy:
+        """The trained team, to act anywhere."""
+        place = getattr(self.source, "home", None) or self.source
+        codec = place.codec if isinstance(place, Host) else None
+        algorithm, state = self.algorithm, self.state()
+        return Policy(
+            algorithm, algorithm.params(state.learner), place.spec, seed, codec,
+            name=self.config.algorithm, share=self.config.config.share, version=int(state.iteration),
+        )  # fmt: skip
+
+    def episode(self, seed: int = 0) -> list[PyTree]:
+        """The environment's states over one greedy episode, for drawing."""
+        return record_episode(self.algorithm, self.env, self.params(), jax.random.key(seed))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"
+
+
+def _size(x: Any) -> Any:
+    """What has to agree between two environments: names, kinds and sizes."""
+    return x if isinstance(x, str) else f"{type(x).__name__}({x.size})"

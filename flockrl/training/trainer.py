@@ -1,0 +1,391 @@
+"""A trainer for people who own their loop: trajectories in, better policies out.
+
+trainer = flockrl.Trainer.mappo(obs_dim=18, act_dim=5, agents=3, save_path="runs/mine")
+trained = trainer.receive_trajectory(trajectory)
+policy = trainer.acquire_model()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.algos.presets import algorithms, family, make_algorithm, make_config, preset
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import METRICS, write_json
+from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.types import Array
+from flockrl.data.experience import Experience
+from flockrl.policies.policy import Policy
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.config import versions
+from flockrl.training.growth import add_agent
+from flockrl.training.pack import make_packer
+
+CONFIG, CHECKPOINTS, WAITING = "trainer.json", "checkpoints", "waiting"
+LAG = 5
+"""Versions by which a trajectory may lag behind before an on-policy learner drops it."""
+
+
+class _Named(type):
+    """Makes `Trainer.mappo(...)` mean `Trainer("mappo", ...)`, for every algorithm there is."""
+
+    def __getattr__(cls, name: str) -> Callable[..., Trainer]:
+        if name not in algorithms():
+            raise AttributeError(f"Trainer has no algorithm {name!r}")
+        return partial(cls, name)
+
+    def __dir__(cls) -> Iterable[str]:
+        return [*super().__dir__(), *algorithms()]
+
+
+class Trainer(metaclass=_Named):
+    """Learns from trajectories that somebody else makes.
+
+    The team is described by `spec`, or by `obs_dim` and `act_dim` (one number, or one for each agent), `agents` (their
+    number or names), `continuous` (a bound of the actions, which then lie between -bound and bound), `max_steps` (the
+    longest trajectory) and `state_dim` (the size of a global state, where there is one).
+
+    save_path: where `save` and `log_epoch` write; by default nowhere.
+    buffer_size: transitions that a replay holds; for on-policy learners the steps that one update learns from.
+    hyperparams: any setting of the algorithm (`flockrl train NAME --help` lists them). Learning rates stay constant
+    unless `lr_schedule` says otherwise; schedules run over `steps`.
+    kernel: a flax module that takes the place of the hidden layers, see docs/data.md.
+    max_version_lag: trajectories of policies that are older than that many updates are dropped; by default 5 for
+    on-policy learners, and no limit for those with a replay.
+    envs: columns of a rollout: one update of an on-policy learner takes envs x rollout_steps steps.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        spec: EnvSpec | None = None,
+        *,
+        obs_dim: int | Sequence[int] | None = None,
+        act_dim: int | Sequence[int] | None = None,
+        agents: int | Sequence[str] = 1,
+        continuous: float | None = None,
+        max_steps: int = 1000,
+        state_dim: int = 0,
+        save_path: str | Path | None = None,
+        buffer_size: int | None = None,
+        hyperparams: Mapping[str, Any] | None = None,
+        kernel: Any = None,
+        max_version_lag: int | None = None,
+        envs: int = 16,
+        steps: int = 2_000_000,
+        seed: int = 0,
+    ):
+        if spec is None:
+            spec = _describe(obs_dim, act_dim, agents, continuous, max_steps, state_dim)
+        settings = {"lr_schedule": "constant", **(hyperparams or {})}
+        if kernel is not None:
+            settings["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
+        self.algorithm, self.seed, self.envs, self.steps = algorithm, seed, envs, steps
+        self.config = _configure(algorithm, settings, buffer_size, envs)
+        self.save_path = None if save_path is None else Path(save_path)
+        if self.save_path is not None and (self.save_path / CONFIG).exists():
+            raise UsageError(f"{self.save_path} already holds a trainer: go on with Trainer.load, or choose another.")
+        self.version = 0
+        self.stats = {"trajectories": 0, "steps": 0, "dropped_stale": 0, "episodes": 0}
+        self.note: dict[str, Any] = {}
+        """What was given to `save` last."""
+        self._lag, self._lock, self._saves = max_version_lag, threading.RLock(), 0
+        self._epoch: dict[str, Any] = _blank_epoch()
+        self._build(spec)
+        self._state = jax.jit(self._learner.init)(jax.random.fold_in(jax.random.key(seed), 0))
+
+    def _build(self, spec: EnvSpec) -> None:
+        """Everything that follows from the team and does not change while it learns."""
+        self.family = family(self.algorithm)
+        self.spec, self._packer = (
+            spec,
+            make_packer(spec, self.config.rollout_steps, self.envs, self.family.memory(self.config)),
+        )
+        updates = math.ceil(self.steps / (self.envs * self.config.rollout_steps))
+        self._learner = make_algorithm(self.algorithm, spec, self.config, envs=self.envs, updates=updates)
+        self._update: Any = jax.jit(self._learner.update, donate_argnums=0)
+        self._params: Any = jax.jit(self._learner.params)
+        self._extras = ("logp",) if self.family.logp else ()
+        if self._lag is None and self.family.on_policy:
+            self._lag = LAG
+
+    # Learning
+
+    def receive_trajectory(self, trajectory: Experience) -> bool:
+        """Take in one trajectory, or several. Returns whether that was enough to learn from.
+
+        What cannot be learned from is refused with a sentence that says why (`UsageError`).
+        """
+        with self._lock:
+            self.check(trajectory)
+            before, left = self.version, np.arange(trajectory.trajectories)
+            while len(left):  # in the order and at the pace in which they would come one by one
+                left = left[self._fresh(trajectory.version[left])]
+                count = self._packer.share(trajectory.length[left])
+                part, left = trajectory.pick(left[:count]), left[count:]
+                self._count(part)
+                self._packer.add(part)
+                while self._packer.ready:
+                    self.train_model()
+            return self.version > before
+
+    async def receive_trajectory_async(self, trajectory: Experience) -> bool:
+        """The same, without blocking the event loop while it learns."""
+        return await asyncio.to_thread(self.receive_trajectory, trajectory)
+
+    def train_model(self) -> dict[str, float]:
+        """One update with what has been received, be it ever so little. Returns its metrics, none without data."""
+        with self._lock:
+            if not self._packer.parts:
+                return {}
+            rollout = self._packer.take(self._learner.memory(self.envs), self._extras)
+            self.version += 1
+            self._state, metrics = self._update(self._state, rollout, _key(self.seed, self.version))
+            numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            bad = [name for name, value in numbers.items() if not math.isfinite(value)]
+            if bad:
+                raise UsageError(f"Training went wrong at update {self.version}: {bad[0]} is not finite. Lower lr.")
+            self._epoch["metrics"].append(numbers)
+            return numbers
+
+    def acquire_model(self, newer_than: int | None = None) -> Policy | None:
+        """The policy as it is now, or None when it is not newer than that version."""
+        with self._lock:
+            if newer_than is not None and self.version <= newer_than:
+                return None
+            # A copy: the next update takes the state's memory over.
+            params = jax.tree.map(jnp.copy, self._params(self._state))
+            share: Any = getattr(self.config, "share", "none")
+            return Policy(
+                self._learner, params, self.spec, self.seed, name=self.algorithm, share=share, version=self.version
+            )
+
+    def reset_epoch(self) -> None:
+        """Forget what was received and not learned from yet, and the figures since the last `log_epoch`."""
+        with self._lock:
+            self._packer.clear()
+            self._epoch = _blank_epoch()
+
+    def log_epoch(self) -> dict[str, Any]:
+        """What happened since the last call: return (mean over agents and episodes), lengths, losses.
+
+        With a `save_path` it becomes a line of metrics.jsonl too.
+        """
+        with self._lock:
+            epoch, self._epoch = self._epoch, _blank_epoch()
+            returns, metrics = epoch["returns"], epoch["metrics"]
+            row: dict[str, Any] = {"version": self.version, "step": self.stats["steps"]}
+            row["return"] = float(np.mean(returns)) if returns else None
+            row["return_per_agent"] = np.mean(returns, axis=0).tolist() if returns else None
+            row["episode_length"] = float(np.mean(epoch["lengths"])) if returns else None
+            row["episodes"] = len(returns)
+            row |= {name: float(np.mean([m[name] for m in metrics])) for name in (metrics[0] if metrics else {})}
+            if self.save_path is not None:
+                self.save_path.mkdir(parents=True, exist_ok=True)
+                with (self.save_path / METRICS).open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+            return row
+
+    def register_agent(self, name: str | None = None, obs_dim: int | None = None, act_dim: int | None = None) -> str:
+        """One more agent, at the end of the team; by default of the same kind as the last one. Returns its name.
+
+        The others keep what they learned. The newcomer begins like the mean of those that it shares parameters with.
+        """
+        with self._lock:
+            old = self.spec
+            if not self.family.grows(self.config) or preset(self.algorithm).instead:
+                raise UsageError(f"{self.algorithm} learns for a team of fixed size: it cannot take in another agent.")
+            stem = old.agents[-1].rstrip("0123456789").rstrip("_") or "agent"
+            name = name or f"{stem}_{old.num_agents}"
+            if name in old.agents:
+                raise UsageError(f"There is an agent {name!r} already.")
+            seen, does = old.observations[-1], old.actions[-1]
+            if obs_dim is not None:
+                seen = dataclasses.replace(seen, shape=(obs_dim,))
+            if act_dim is not None:
+                does = dataclasses.replace(does, shape=(act_dim,)) if isinstance(does, Box) else Discrete(act_dim)
+            spec = EnvSpec(
+                old.name, (*old.agents, name), (*old.observations, seen), (*old.actions, does), old.max_steps,
+                sides=(*old.sides, old.sides[-1]), state_size=old.state_size,
+            )  # fmt: skip
+            waiting, state = self._packer.waiting, self._state
+            self._build(spec)
+            fresh = jax.jit(self._learner.init)(_key(self.seed, -spec.num_agents))
+            self._state = add_agent(state, fresh, old, spec)
+            if waiting is not None:
+                self._packer.add(_widen(waiting, old, spec))
+            self._epoch["returns"] = [np.append(x, 0.0).astype(np.float32) for x in self._epoch["returns"]]
+            return name
+
+    def check(self, data: Experience) -> None:
+        """Refuse, with a sentence that says why, what `receive_trajectory` cannot take."""
+        agents, size = self.spec.num_agents, self.spec.obs_size
+        if data.obs.shape[1:] != (agents, size):
+            raise UsageError(
+                f"The trajectory's observations have shape {list(data.obs.shape[1:])} at each step, and this team's "
+                f"have {[agents, size]} (agents, size)."
+            )
+        if bool(self.spec.state_size) != (data.state is not None):
+            raise UsageError(f"The trajectory must {'' if self.spec.state_size else 'not '}have a global state.")
+        for name in self._extras:
+            if name == "logp" and np.isnan(data.logp[data.alive]).any():
+                raise UsageError(f"{self.algorithm} needs the log-probability (logp) of every action.")
+
+    def _fresh(self, version: np.ndarray) -> np.ndarray:
+        """Which trajectories, made by policies of these versions [k], are not too old."""
+        if self._lag is None:
+            return np.ones(len(version), bool)
+        good = (version < 0) | (version >= self.version - self._lag)
+        self.stats["dropped_stale"] += int((~good).sum())
+        return good
+
+    def _count(self, data: Experience) -> None:
+        whole = data.whole
+        self._epoch["returns"] += list(data.returns[whole])
+        self._epoch["lengths"] += data.length[whole].tolist()
+        self.stats["trajectories"] += data.trajectories
+        self.stats["steps"] += data.steps
+        self.stats["episodes"] += int(whole.sum())
+
+    # Keeping
+
+    def save(self, name: str = CHECKPOINTS, note: Mapping[str, Any] | None = None) -> None:
+        """Write everything to `save_path`/`name`: a trainer that is loaded from there goes on as if never stopped.
+
+        note: something of the caller's to keep with it, as JSON.
+        """
+        with self._lock:
+            if self.save_path is None:
+                raise UsageError("This trainer has no save_path: give one to keep what it learns.")
+            where = self.save_path / name
+            self.save_path.mkdir(parents=True, exist_ok=True)
+            write_json(self.save_path / CONFIG, self._to_json())
+            self.note = dict(note or {})
+            self._saves += 1
+            waiting = self._packer.waiting
+            if waiting is not None:
+                from flockrl.data.files import Writer  # needs pyarrow, which only these few need
+
+                file = self.save_path / WAITING / f"{name}-{self._saves}.arrow"
+                file.unlink(missing_ok=True)  # of a save that did not come to its end
+                with Writer(file, self.spec) as writer:
+                    writer.add(waiting)
+            meta = {
+                "version": self.version, "stats": self.stats, "note": self.note, "epoch": _plain(self._epoch),
+                "waiting": waiting is not None,
+            }  # fmt: skip
+            checkpoints = Checkpoints(where)
+            checkpoints.save(self._saves, self._state, meta)
+            checkpoints.wait()
+            kept = checkpoints.steps()
+            checkpoints.close()
+            for old in (self.save_path / WAITING).glob(f"{name}-*.arrow"):
+                if int(old.stem.rpartition("-")[2]) not in kept:
+                    old.unlink()
+
+    @staticmethod
+    def load(path: str | Path, name: str = CHECKPOINTS) -> Trainer:
+        """The trainer that was saved at `path`, as it was."""
+        path = Path(path)
+        try:
+            saved = json.loads((path / CONFIG).read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"There is no trainer at {path}: {error}.") from error
+        trainer = Trainer(
+            saved["algorithm"], spec_from_json(saved["spec"]), hyperparams=saved["config"], envs=saved["envs"],
+            max_version_lag=saved["max_version_lag"], steps=saved["steps"], seed=saved["seed"],
+        )  # fmt: skip
+        trainer.save_path = path
+        checkpoints = Checkpoints(path / name)
+        try:
+            steps = checkpoints.steps()
+            if not steps:
+                raise UsageError(f"{path / name} has no checkpoint.")
+            shape = jax.eval_shape(trainer._learner.init, jax.random.key(0))
+            trainer._state, meta = checkpoints.restore(shape, steps[-1])
+        finally:
+            checkpoints.close()
+        trainer.version, trainer.stats, trainer.note = meta["version"], meta["stats"], meta["note"]
+        trainer._saves = steps[-1]
+        trainer._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
+        if meta["waiting"]:
+            from flockrl.data.files import Files
+
+            for data in Files([path / WAITING / f"{name}-{steps[-1]}.arrow"]):
+                trainer._packer.add(data)
+        return trainer
+
+    def _to_json(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm, "spec": spec_to_json(self.spec), "config": dataclasses.asdict(self.config),
+            "envs": self.envs, "steps": self.steps, "seed": self.seed, "max_version_lag": self._lag,
+            "versions": versions(),
+        }  # fmt: skip
+
+
+def _describe(
+    obs_dim: int | Sequence[int] | None,
+    act_dim: int | Sequence[int] | None,
+    agents: int | Sequence[str],
+    continuous: float | None,
+    max_steps: int,
+    state_dim: int,
+) -> EnvSpec:
+    if obs_dim is None or act_dim is None:
+        raise UsageError("A trainer needs to know its team: give obs_dim and act_dim, or spec.")
+    names = tuple(f"agent_{i}" for i in range(agents)) if isinstance(agents, int) else tuple(agents)
+    sizes, widths = (
+        (x,) * len(names) if isinstance(x, int) else tuple(x) for x in (obs_dim, act_dim)
+    )  # one for each agent
+    if not names or len(sizes) != len(names) or len(widths) != len(names) or min(*sizes, *widths, max_steps) < 1:
+        raise UsageError(
+            f"obs_dim and act_dim must be positive numbers, one for all or one for each of {len(names)} agents."
+        )
+    spaces: tuple[Any, ...] = tuple(
+        Discrete(n) if continuous is None else Box((n,), -float(continuous), float(continuous)) for n in widths
+    )
+    return EnvSpec("own", names, tuple(Box((n,)) for n in sizes), spaces, max_steps, state_size=state_dim)
+
+
+def _configure(algorithm: str, settings: dict[str, Any], buffer_size: int | None, envs: int) -> Any:
+    """The algorithm's config; `buffer_size` is the replay's, or for on-policy learners that of a rollout."""
+    config = make_config(algorithm, settings)
+    if buffer_size is None:
+        return config
+    if hasattr(config, "buffer_size"):
+        return make_config(algorithm, {**settings, "buffer_size": buffer_size})
+    if buffer_size % envs:
+        raise UsageError(f"buffer_size ({buffer_size}) must be a multiple of envs ({envs}).")
+    return make_config(algorithm, {**settings, "rollout_steps": buffer_size // envs})
+
+
+def _blank_epoch() -> dict[str, Any]:
+    return {"returns": [], "lengths": [], "metrics": []}
+
+
+def _plain(epoch: Mapping[str, Any]) -> dict[str, Any]:
+    return {**epoch, "returns": [x.tolist() for x in epoch["returns"]]}
+
+
+@jax.jit
+def _key(seed: int, version: int) -> Array:
+    return jax.random.fold_in(jax.random.key(seed), version)
+
+
+def _widen(data: Experience, old: EnvSpec, new: EnvSpec) -> Experience:
+    """Experience of the smaller team as that of the larger one, in which the newcomer was not there."""
+    from flockrl.data.schema import decode, encode
+
+    return decode(encode(data, old), new)
