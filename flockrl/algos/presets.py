@@ -8,10 +8,9 @@ from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from flockrl.algos.family import Family
-from flockrl.algos.wrappers.measured import measured
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import build
-from flockrl.core.types import Algorithm, EnvSpec
+from flockrl.core.types import Algorithm
 
 
 class Preset(NamedTuple):
@@ -114,13 +113,3 @@ def family(name: str) -> Family:
 def make_config(name: str, settings: Mapping[str, Any]) -> Any:
     """The algorithm's config with the preset's values, changed by `settings`."""
     return build(family(name).config, {**preset(name).settings, **settings}, name)
-
-
-def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates: int) -> Algorithm:
-    """The named algorithm for an environment, as pure functions, with the wrappers that every learner has."""
-    chosen = preset(name)
-    if chosen.instead and spec.num_agents != 1:
-        raise UsageError(
-            f"{name} trains one agent, and {spec.name} has {spec.num_agents}: use {chosen.instead} instead."
-        )
-    return measured(family(name).make(spec, config, envs=envs, updates=updates), spec)

@@ -1,8 +1,8 @@
-"""Returns and advantages. Truncation is handled once, here.
+"""Returns and advantages. Truncation is handled only here.
 
-All arrays are [T, B, N]. `next_value` is the value of what followed the step: for a truncated episode
-the value of the observation it ended on, never of the one after the reset. `terminated` cuts the
-bootstrap, `over` (terminated or truncated) cuts the recursion.
+All arrays are [T, B, N]. `next_value` is the value after the step: for a truncated episode the value
+of its last observation, never of the one after the reset. `terminated` stops the bootstrap, `over`
+(terminated or truncated) stops the recursion.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def gae(
 
 
 def monte_carlo(reward: Array, over: Array, gamma: float) -> tuple[Array, Array]:
-    """Discounted rewards from each step to the end of its episode, and whether that end lies within the stretch.
+    """The discounted return from each step to the end of its episode, and whether that end is within the rollout.
 
-    G_t = r_t + gamma (1 - over_t) G_{t+1}. Where `known` is False the sum lacks what came after the last step.
+    G_t = r_t + gamma (1 - over_t) G_{t+1}. Where the end is not, the sum lacks the rewards after the last step.
     """
 
     def back(later: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -47,7 +47,7 @@ def monte_carlo(reward: Array, over: Array, gamma: float) -> tuple[Array, Array]
 
 
 def lambda_returns(reward: Array, next_value: Array, terminated: Array, over: Array, gamma: float, lam: float) -> Array:
-    """Lambda returns (Sutton and Barto 2018, eq. 12.2) along a stretch, whose last step looks ahead by one.
+    """Lambda returns (Sutton and Barto 2018, eq. 12.2); the last step has a one-step return.
 
     G_t = r_t + gamma (1 - terminated_t) ((1 - l_t) V(s_{t+1}) + l_t G_{t+1}),  l_t = lam, but 0 where over.
     """
@@ -63,7 +63,7 @@ def lambda_returns(reward: Array, next_value: Array, terminated: Array, over: Ar
 
 
 def n_step_returns(reward: Array, next_value: Array, terminated: Array, over: Array, gamma: float, n: int) -> Array:
-    """[T - n + 1, B, N] returns of n steps and then the value, of fewer where an episode is over before."""
+    """[T - n + 1, B, N] n-step returns with the value after the last step; fewer steps where an episode ends before."""
     follows = jnp.where(terminated, 0.0, next_value)
     target = reward + gamma * follows
     for _ in range(n - 1):

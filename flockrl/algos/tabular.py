@@ -2,8 +2,8 @@
 
     Q[o, a] <- Q[o, a] + lr (r + gamma max_{legal a'} Q[o', a'] - Q[o, a])
 
-without the second term where the agent's life ended. Observations are cut into cells and cells are hashed to
-rows, so a table's size is known beforehand and any discrete environment is accepted.
+without the gamma term where the agent terminated. Observations are divided into cells, and cells are hashed to rows,
+so the size of a table is fixed, and every environment with discrete actions works.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flockrl.core.random import Source, split, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 ROW, PRINT = 1, 2
-"""Which of the two hashes: the row of a cell, and the fingerprint of who owns a row."""
+"""The two hashes: for the row of a cell, and for the fingerprint of the observation that owns a row."""
 HAIR = 1e-4
-"""Part of a cell by which observations are moved up before they are cut."""
+"""Observations are moved up by this part of a cell before they are divided into cells."""
 LARGEST = 2**30
-"""Rows of the largest table, within what 32-bit indices reach."""
+"""Rows of the largest table, within the range of 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class TabularConfig:
     """Settings of tabular Q-learning."""
 
     share: Share = "none"
-    """Who shares a table: all agents, agents of one kind, or none."""
+    """Which agents share a table: all, those of one kind, or none."""
     bin_width: float = 1.0
-    """Width of the cells into which each entry of an observation is cut."""
+    """Width of the cells into which each entry of an observation is divided."""
     table_size: int = 65_536
     """Rows of each table, a power of two."""
     rollout_steps: int = 1
-    """Steps of every environment between updates; with more, agents act on older values."""
+    """Steps of every environment between updates; with more steps, agents act on older values."""
     lr: float = 0.1
-    """How far a value moves towards its target, from above 0 to 1."""
+    """Learning rate: how far a value moves towards its target, above 0 and at most 1."""
     lr_schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run, if at all."""
     gamma: float = 0.95
     """Discount factor."""
     optimism: float = 0.0
-    """Value of what has not been tried; a high one makes even greedy agents try everything."""
+    """Initial value of all actions; a high one makes even greedy agents try everything."""
     explore_start: float = 1.0
-    """Part of the actions that are random at first."""
+    """Share of random actions at the start."""
     explore_end: float = 0.05
-    """Part of the actions that are random at the end."""
+    """Share of random actions at the end."""
     explore_part: float = 0.5
-    """Part of the run over which exploration falls."""
+    """Part of the run over which the share of random actions falls."""
 
     def __post_init__(self) -> None:
         require(
@@ -75,8 +75,8 @@ class TabularConfig:
 
 
 class TabularState(NamedTuple):
-    """values: [G, R, A], one table per group; owner: [G, R] uint32, the fingerprint of the observation that a row
-    belongs to, 0 where nobody came yet; used: [G] rows that have an owner; iterations: updates so far."""
+    """values: [G, R, A], one table per group; owner: [G, R] uint32, the fingerprint of the observation that owns the
+    row, 0 for a row without owner; used: [G] number of rows with an owner; iterations: updates so far."""
 
     values: Array
     owner: Array
@@ -85,10 +85,10 @@ class TabularState(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What is learned from: every agent's transitions in the order of learning, [V] except legal: [V, A].
+    """All agents' transitions in the order of learning, [V] except legal: [V, A].
 
-    table, row, next_row: where the values of this observation and of the next stand. goes_on: whether anything
-    follows. legal: what may be done then.
+    table, row, next_row: where the values of this and of the next observation are stored. goes_on: whether the
+    agent acts after this step. legal: its legal actions then.
     """
 
     table: Array
@@ -102,7 +102,7 @@ class Visit(NamedTuple):
 
 
 class Tabular:
-    """Holds what is static (groups, sizes, settings). Its methods are pure."""
+    """The learner. It holds only static data (groups, sizes, settings); its methods are pure."""
 
     def __init__(self, spec: EnvSpec, config: TabularConfig, updates: int):
         require_discrete(spec, "Tabular Q-learning")
@@ -133,18 +133,18 @@ class Tabular:
         return TabularState(values, jnp.zeros(shape, jnp.uint32), jnp.zeros(self.tables, jnp.int32), jnp.int32(0))
 
     def policy(self, state: TabularState) -> PyTree:
-        """The tables, and how far the run is, with which exploration falls."""
+        """The tables, and the progress of the run, which sets the exploration."""
         return {"values": state.values, "progress": state.iterations / self.updates}
 
     def rows(self, obs: Array) -> Array:
-        """[..., N] int32, the rows of observations [..., N, O]."""
+        """[..., N] int32: the table rows of observations [..., N, O]."""
         hashed = hash_cells(cells(obs, self.config.bin_width), self.reads, ROW)
         return (hashed & np.uint32(self.config.table_size - 1)).astype(jnp.int32)
 
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        """Exploring, ties are broken at random; greedy, the lowest of the best actions is taken."""
+        """With exploration, ties are broken at random; without, the first of the best actions is taken."""
         values = params["values"][self.table, self.rows(observation.obs)]
         legal = self._legal(observation.avail, values.shape)
         values = jnp.where(legal, values, -jnp.inf)
@@ -162,11 +162,11 @@ class Tabular:
         return level("epsilon", config.explore_start, config.explore_end, config.explore_part, progress)
 
     def _legal(self, avail: Array | None, shape: tuple[int, ...]) -> Array:
-        """[..., N, A]: the actions that an agent has, and are legal now."""
+        """[..., N, A]: the actions that each agent has and that are legal now."""
         return jnp.broadcast_to(self.own if avail is None else avail & self.own, shape)
 
     def update(self, state: TabularState, trajectory: Trajectory, key: Array) -> tuple[TabularState, Metrics]:
-        """Learn from every transition in order of time, then of environment, then of agent."""
+        """Learn from every transition, ordered by time, then environment, then agent."""
         config, progress = self.config, state.iterations / self.updates
         lr = config.lr * lr_factor(config.lr_schedule, progress)
         visits = self._visits(trajectory)
@@ -176,8 +176,8 @@ class Tabular:
             target = visit.reward + jnp.where(visit.goes_on, config.gamma * ahead, 0.0)
             return jnp.where(visit.alive, target - values[visit.table, visit.row, visit.action], 0.0)
 
-        # One number at a time and nothing else in the loop: the table is then changed in place. Whatever else
-        # reads the old values makes the compiler copy the whole table, in the loop for every transition.
+        # The loop changes one number at a time and does nothing else, so the table is changed in place. If anything
+        # else read the old values, the compiler would copy the whole table, in the loop once per transition.
         def learn(values: Array, visit: Visit) -> tuple[Array, None]:
             return values.at[visit.table, visit.row, visit.action].add(lr * error(values, visit)), None
 
@@ -204,10 +204,10 @@ class Tabular:
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), visits)
 
     def _claim(self, state: TabularState, obs: Array, visits: Visit) -> tuple[Array, Array, Array]:
-        """Owners of the rows and how many there are, after these visits; and the visits to rows of others.
+        """The owners of rows and their number after these visits, and the number of visits to rows with another owner.
 
-        A row belongs for good to the observation that comes first, or among those of one update to the one with
-        the largest fingerprint.
+        A row always belongs to the first observation that used it; among several in one update, to the one with the
+        largest fingerprint.
         """
         size, place = self.config.table_size, (visits.table, visits.row)
         mark = jnp.maximum(hash_cells(cells(obs, self.config.bin_width), self.reads, PRINT).reshape(-1), 1)
@@ -220,18 +220,18 @@ class Tabular:
 
 
 def cells(obs: Array, bin_width: float) -> Array:
-    """[...] int32: floor(obs / bin_width), the cell in which each entry lies, negative below zero.
+    """[...] int32: floor(obs / bin_width), the cell of each entry, negative below zero.
 
-    A hair is added first: without it multiples of the width often fall into the cell below by rounding.
+    `HAIR` is added first: without it, rounding often puts multiples of the width into the cell below.
     """
     return jnp.clip(jnp.floor(obs / bin_width + HAIR), -(2.0**30), 2.0**30).astype(jnp.int32)
 
 
 def hash_cells(cell: Array, reads: np.ndarray, which: int) -> Array:
-    """[..., N] uint32: a hash of the cells [..., N, O] that `reads` [N, O] says are an agent's own.
+    """[..., N] uint32: a hash of each agent's own cells. cell: [..., N, O]; reads: [N, O], which are the agent's own.
 
-    Every entry is scrambled with a word of its own place, the words are added up, and the sum is scrambled again
-    with the number of entries.
+    Every entry is scrambled with a word that depends on its position, the results are added up, and the sum plus the
+    number of entries is scrambled again.
     """
     place = np.arange(1, reads.shape[1] + 1, dtype=np.uint32)
     words = scramble(jax.lax.bitcast_convert_type(cell, jnp.uint32) ^ scramble(place + np.uint32(which << 24)))
@@ -241,7 +241,7 @@ def hash_cells(cell: Array, reads: np.ndarray, which: int) -> Array:
 
 def scramble(x: Any) -> Any:
     """A one-to-one map of 32-bit words after which every bit depends on all bits of `x`."""
-    for shift, factor in ((16, 0x6A09E667), (15, 0xBB67AE85)):  # fractions of the roots of 2 and 3, both odd
+    for shift, factor in ((16, 0x6A09E667), (15, 0xBB67AE85)):  # fractions of the square roots of 2 and 3, both odd
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
     return x ^ (x >> np.uint32(16))
 

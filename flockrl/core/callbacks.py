@@ -1,4 +1,4 @@
-"""What users hang onto the training loop."""
+"""Callbacks of the training loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flockrl.core.types import EvalResult, PyTree
 
 @dataclass
 class Moment:
-    """Where training stands when a callback is called. With several seeds, callbacks hear of each in turn.
+    """The progress of training when a callback is called. With several seeds, it is called for each in turn.
 
-    state: the training state of this seed (parameters and all), valid until the callback returns.
+    state: the whole training state of this seed, including parameters; valid until the callback returns.
     metrics: the newest log point.
     """
 
@@ -31,22 +31,22 @@ class Moment:
 
 
 class Callback:
-    """Override what you need. Methods run on the host between compiled stretches of training."""
+    """Override the methods you need. They run on the host, between compiled parts of training."""
 
     def on_start(self, moment: Moment) -> None:
         """Before the first step, or before the first step after a resume."""
 
     def on_iteration(self, moment: Moment) -> None:
-        """After each log point: `moment.metrics` holds it."""
+        """After each log point, which is in `moment.metrics`."""
 
     def on_episode_stats(self, moment: Moment, episodes: int, returns: list[float], length: float) -> None:
-        """After a stretch in which episodes ended: how many, mean return of each agent, mean length."""
+        """After a log interval in which episodes ended: their number, mean return of each agent, mean length."""
 
     def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
         """After each evaluation."""
 
     def on_checkpoint(self, moment: Moment) -> None:
-        """After a checkpoint was handed to the writer."""
+        """After a checkpoint was given to the background writer."""
 
     def on_end(self, moment: Moment) -> None:
-        """After the last step, with everything on disk, or after an interrupt."""
+        """After the last step or an interrupt, when everything is on disk."""

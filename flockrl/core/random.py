@@ -1,7 +1,7 @@
-"""The random numbers of acting: drawn with a key, or read from a tape of numbers that somebody else drew.
+"""Random numbers for `act`: drawn with a key, or read from a tape of given numbers.
 
-With a key these are the functions of `jax.random`, to the bit. With a `Tape` an acting function is a plain function
-of numbers, which can leave for a place that has no keys.
+With a key these functions give exactly the numbers of `jax.random`. With a `Tape`, `act` becomes a plain function of
+numbers, which can be exported to runtimes without JAX keys.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ from flockrl.core.types import Array
 
 
 class Tape:
-    """Uniform numbers in [0, 1) for a batch of B teams, read in the order of the draws.
+    """Uniform numbers in [0, 1) for B environments, read in the order of the draws.
 
-    asked: (agents, numbers per agent and team) of each draw so far. given: what to answer, each [B, n, count];
-    without it all numbers are 0, which is enough to learn what is asked for.
+    asked: (agents, numbers per agent and environment) of each draw so far. given: the numbers to return, each
+    [B, n, count]; without them all numbers are 0, which is enough to find out what is asked for.
     """
 
     def __init__(self, batch: int, given: Sequence[Array] | None = None):
         self.batch, self.given = batch, given
         self.asked: list[tuple[tuple[int, ...], int]] = []
+        self.places: Sequence[int] | None = None
+
+    def seated(self, places: Sequence[int]) -> Tape:
+        """The same tape for some of the agents, numbered 0, 1, ..., which are at `places` in the team."""
+        tape = Tape(self.batch, self.given)
+        tape.asked, tape.places = self.asked, tuple(places)
+        return tape
 
     def read(self, agents: Sequence[int], count: int) -> Array:
         """[B, n, count] numbers for these n agents."""
         place = len(self.asked)
-        self.asked.append((tuple(agents), count))
+        self.asked.append((tuple(agents if self.places is None else (self.places[i] for i in agents)), count))
         return jnp.zeros((self.batch, len(agents), count)) if self.given is None else self.given[place]
 
 
@@ -46,7 +53,7 @@ def fold_in(source: Source, number: int) -> Source:
 
 
 def uniform(source: Source, shape: tuple[int, ...], agents: Sequence[int], copies: int = 0) -> Array:
-    """Numbers in [0, 1) for n `agents`. shape: [B, n, ...] or [B n, ...]; with `copies` that many of them in front."""
+    """Numbers in [0, 1) for n `agents`. shape: [B, n, ...] or [B n, ...]; `copies` adds a leading axis of that size."""
     if not isinstance(source, Tape):
         return jax.random.uniform(source, (copies, *shape) if copies else shape)
     count = int(np.prod(shape)) // (source.batch * len(agents))

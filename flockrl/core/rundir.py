@@ -1,4 +1,4 @@
-"""The directory of a run: what its files are called, how it is found, made, read and written. Needs no JAX."""
+"""The directory of a run: the names of its files, and how it is found, created, read and written. Needs no JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
 
 
 def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> list[Path]:
-    """Create the run's directory, or one per seed inside it. An existing run is never touched."""
+    """Create the run's directory, or one per seed inside it. An existing run is never changed."""
     base = Path(out) if out is not None else _fresh(Path("runs") / name)
     if (base / CONFIG).exists() or any(base.glob(f"seed_*/{CONFIG}")):
         raise UsageError(
@@ -52,7 +52,7 @@ def _fresh(base: Path) -> Path:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write all or nothing."""
+    """Write the whole file or nothing."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.replace(path)

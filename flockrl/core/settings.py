@@ -1,4 +1,4 @@
-"""Config dataclasses from plain values, with errors that name what would be right."""
+"""Config dataclasses from plain values, with errors that name the valid choices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flockrl.core.errors import UsageError, nearest
 
 
 def build(cls: type, values: dict[str, Any], whose: str) -> Any:
-    """Make a config dataclass from plain values; unknown names and wrong types are errors that name the right ones."""
+    """Make a config dataclass from plain values. Errors about unknown names and wrong types name the right ones."""
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:
@@ -21,7 +21,7 @@ def build(cls: type, values: dict[str, Any], whose: str) -> Any:
 
 
 def _coerce(name: str, hint: Any, value: Any) -> Any:
-    """`value` as the annotated type, or an error that says what would do."""
+    """`value` as the annotated type, or an error that names the valid values."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flockrl.algos.presets import make_config
+from flockrl.algos.assembly import Sides, config_from_json, config_to_json
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 
@@ -52,12 +52,16 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything needed to repeat a run. Saved as `config.json`."""
+    """Everything needed to repeat a run. Saved as `config.json`.
+
+    algorithm: a name, or SIDE=PLAYER,... with a `Sides` as config. init_from: the run that its parameters begin with.
+    """
 
     algorithm: str
     env: str
     options: TrainOptions
     config: Any
+    init_from: str = ""
 
     @property
     def recorded(self) -> bool:
@@ -65,24 +69,35 @@ class RunConfig:
         return self.env.startswith("data/")
 
     @property
-    def rollout_steps(self) -> int:
-        """Steps of every environment between updates."""
-        return self.config.rollout_steps
+    def begins_elsewhere(self) -> bool:
+        """Whether its first state holds parameters of other runs."""
+        frozen = isinstance(self.config, Sides) and any(side.kind == "frozen" for side in self.config.players.values())
+        return bool(self.init_from) or frozen
 
     def to_json(self) -> dict[str, Any]:
+        saved = config_to_json(self.config)
         return {
             "algorithm": self.algorithm,
             "env": self.env,
             **dataclasses.asdict(self.options),
-            "config": dataclasses.asdict(self.config),
+            **(saved if isinstance(self.config, Sides) else {"config": saved}),
+            **({"init_from": self.init_from} if self.init_from else {}),
             "versions": versions(),
         }
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> RunConfig:
-        options, config = split_settings(saved)
-        name = saved["algorithm"]
-        return RunConfig(name, saved["env"], build(TrainOptions, options, "A run"), make_config(name, config))
+        for name in ("algorithm", "env"):
+            if not isinstance(saved.get(name), str):
+                raise UsageError(f"A run's configuration must name its {name}.")
+        options, settings = split_settings(saved)
+        name, built = saved["algorithm"], build(TrainOptions, options, "A run")
+        config = config_from_json(name, {"sides": saved["sides"], "config": settings} if "sides" in saved else settings)
+        return RunConfig(name, saved["env"], built, config, str(saved.get("init_from", "")))
+
+
+NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "versions")
+"""What stands in `config.json` besides settings."""
 
 
 def versions() -> dict[str, str]:
@@ -111,5 +126,5 @@ def split_settings(saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     nested = saved.get("config", {})
     if not isinstance(nested, dict):
         raise UsageError('"config" must hold the algorithm\'s settings by name.')
-    rest = {k: v for k, v in saved.items() if k not in own and k not in ("algorithm", "env", "config", "versions")}
+    rest = {k: v for k, v in saved.items() if k not in own and k not in NOT_SETTINGS}
     return {k: v for k, v in saved.items() if k in own}, {**rest, **nested}

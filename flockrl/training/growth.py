@@ -1,4 +1,4 @@
-"""A team gets one more agent and keeps what it learned."""
+"""Add an agent to a team that keeps what it learned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flockrl.core.types import Array, EnvSpec, PyTree
 
 def add_agent(old: PyTree, new: PyTree, before: EnvSpec, after: EnvSpec) -> PyTree:
     """The learner's state `old` of the team `before` in the form of `new`, a fresh state of the team `after`, which has
-    one agent more at its end.
+    one more agent, its last.
 
-    What the others do and are worth does not change: weights that read the newcomer are 0. It acts like the mean of
-    those that it shares a network with; where it shares with nobody, it is as fresh as in `new`.
+    The actions and values of the other agents do not change: weights that read the new agent are 0. It acts like the
+    mean of the agents that it shares a network with; if there are none, its parameters are those of `new`.
     """
     known = dict(jax.tree_util.tree_leaves_with_path(old))
     return jax.tree_util.tree_map_with_path(
@@ -31,7 +31,7 @@ def _fit(name: str, old: Array, new: Array, before: EnvSpec, after: EnvSpec) -> 
     if old.shape == new.shape:
         return old
     learned = "optimiser" not in name and "replay" not in name and "memory" not in name
-    if old.ndim < new.ndim:  # an agent that was alone is now told apart from another
+    if old.ndim < new.ndim:  # a group of one agent now has two, with one bias for each
         return jnp.broadcast_to(old, new.shape) if learned else jnp.zeros_like(new)
     reads = name.endswith("['kernel']")
     for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)):
@@ -41,8 +41,8 @@ def _fit(name: str, old: Array, new: Array, before: EnvSpec, after: EnvSpec) -> 
 
 
 def _places(size: int, wider: int, before: EnvSpec, after: EnvSpec) -> np.ndarray:
-    """Where the old entries of an axis go: to its front, or, for all observations and actions side by side, to the
-    front of each of the two parts."""
+    """Where the old entries of an axis go: to its front or, where all observations and all actions are concatenated, to
+    the front of each of the two parts."""
     actions, more = (spec.num_agents * spec.action_size for spec in (before, after))
     if (size, wider) == (before.central_size + actions, after.central_size + more):
         return np.r_[: before.central_size, after.central_size : after.central_size + actions]
@@ -50,7 +50,7 @@ def _places(size: int, wider: int, before: EnvSpec, after: EnvSpec) -> np.ndarra
 
 
 def _widen(x: Array, axis: int, places: np.ndarray, size: int, typical: bool) -> Array:
-    """`x` with its entries along `axis` at `places`; what is new is their mean, or 0."""
+    """`x` with its entries along `axis` moved to `places`; new entries are the mean of the old ones, or 0."""
     fill: Any = x.mean(axis, keepdims=True) if typical and jnp.issubdtype(x.dtype, jnp.floating) else 0
     whole = jnp.broadcast_to(jnp.asarray(fill, x.dtype), (*x.shape[:axis], size, *x.shape[axis + 1 :]))
     return whole.at[(slice(None),) * axis + (places,)].set(x)

@@ -1,4 +1,4 @@
-"""The metrics of a run, written while it trains."""
+"""The metrics of a run, written during training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Log:
     """Writes a run's metrics: one JSON object per line, and TensorBoard events beside it."""
 
     def __init__(self, path: Path, resume_at: int | None = None, offset: int = 0):
-        """`resume_at` and `offset`: step and size of the metrics file at the checkpoint that is continued."""
+        """`resume_at` and `offset`: the step, and the size of the metrics file, at the checkpoint to continue from."""
         from tensorboardX import SummaryWriter
 
         file = path / METRICS
@@ -33,7 +33,7 @@ class Log:
 
     @property
     def offset(self) -> int:
-        """Size of the metrics file, to cut it back to when a checkpoint taken now is continued."""
+        """Size of the metrics file, to which it is cut when training continues from a checkpoint taken now."""
         return self._file.tell()
 
     def close(self) -> None:

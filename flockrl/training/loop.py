@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback, Moment
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
+from flockrl.core.types import EnvSpec, PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.batch import HostFault
 from flockrl.evaluation.metrics import team_metrics
@@ -26,7 +28,7 @@ from flockrl.rollouts.compiled import Episodes
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
 from flockrl.training.log import Log
-from flockrl.training.program import Program
+from flockrl.training.program import Program, TrainState
 from flockrl.training.run import Run
 from flockrl.view.plots import draw_curve
 from flockrl.view.progress import Progress
@@ -54,9 +56,12 @@ class Loop:
         env: Env,
         callbacks: Sequence[Callback],
         quiet: bool,
+        warm: Callable[[PyTree], tuple[PyTree, str]] | None = None,
     ):
         self.program, self.paths, self.env = program, list(paths), env
         self.seeds = [run.options.seed for run in runs]
+        self.warm = warm
+        self.parties = parties(env.spec, runs[0].config)
         self.recorded = runs[0].recorded
         self.callbacks = list(callbacks)
         if not quiet:
@@ -113,12 +118,15 @@ class Loop:
         """Begin at the newest checkpoint that all seeds have, or at the start."""
         shared = set.intersection(*(set(c.steps()) for c in self.checkpoints))
         self.logs: list[Log] = []
-        self.best: list[float] = []
+        self.best: list[dict[str, float]] = []
+        """The best of each figure that evaluations gave, by seed."""
         self.last: list[dict[str, Any]] = []
         if not shared:
-            self.states = [self.program.start_state(seed) for seed in self.seeds]
+            self.states = [self._begin(self.program.start_state(seed)) for seed in self.seeds]
             for path in self.paths:
                 self._opened(Log(path), {})
+            if self.warm is not None:
+                self._save(0)
             return 0
         step = max(shared)
         self.states = []
@@ -133,9 +141,16 @@ class Loop:
         self.program.compile_seconds += meta["compile_seconds"]
         return step // self.program.setting.iteration_steps
 
+    def _begin(self, state: TrainState) -> TrainState:
+        """A fresh state, with the parameters that come from other runs."""
+        if self.warm is None:
+            return state
+        learner, self.program.note = self.warm(state.learner)
+        return state._replace(learner=learner)
+
     def _opened(self, log: Log, meta: dict[str, Any]) -> None:
         self.logs.append(log)
-        self.best.append(meta.get("best_eval_return", -math.inf))
+        self.best.append(dict(meta.get("best", {})))
         self.last.append(meta.get("last", {}))
 
     def _stretch(self, iteration: int) -> int:
@@ -148,6 +163,9 @@ class Loop:
         done = [self.program.run(state, seed, until - iteration) for state, seed in pairs]
         self.states = [state for state, _, _ in done]
         rows = [_row(*numbers) for numbers in jax.device_get([d[1:] for d in done])]
+        for row in rows:
+            if row["return_per_agent"] is not None:
+                row |= self._per_side("return", row["return_per_agent"])
         seconds = time.perf_counter() - began
         self.train_seconds += seconds
         for row in rows:
@@ -168,8 +186,9 @@ class Loop:
                 played = self.program.evaluate(self.states[i], self.seeds[i], step)
                 result = None if played is None else summarize(*played)
             if result is not None:
-                self.best[i] = max(self.best[i], result.mean)
                 row["eval_return"] = result.mean
+                row |= self._per_side("eval_return", result.per_agent)
+                self._note_best(i, row)
                 row["eval_return_std"] = result.std
                 row["eval_return_per_agent"] = result.per_agent.tolist()
                 row["eval_episodes"] = result.episodes
@@ -187,6 +206,20 @@ class Loop:
                     callback.on_episode_stats(moment, row["episodes"], row["return_per_agent"], row["episode_length"])
                 callback.on_iteration(moment)
             self.stop_reason = self.stop_reason or moment.stop_reason
+
+    def _side_names(self, what: str) -> dict[str, tuple[int, ...]]:
+        """Name of a figure for each side -> the agents it is about; {} where all play together."""
+        return {f"{what}_{side}": agents for side, agents in self.parties.items()}
+
+    def _per_side(self, what: str, per_agent: Any) -> dict[str, float]:
+        """A figure of all agents [N] as the mean of each side."""
+        names = self._side_names(what)
+        return {name: float(np.mean(np.asarray(per_agent)[list(agents)])) for name, agents in names.items()}
+
+    def _note_best(self, i: int, row: Mapping[str, Any]) -> None:
+        """Keep the best evaluation so far: of each side, or of all agents where they play together."""
+        for name in self._side_names("eval_return") or {"eval_return": ()}:
+            self.best[i][name] = max(self.best[i].get(name, -math.inf), row[name])
 
     def _check_finite(self, i: int, step: int, row: dict[str, Any]) -> None:
         for name, value in row.items():
@@ -214,7 +247,7 @@ class Loop:
         for i, (state, checkpoints) in enumerate(zip(self.states, self.checkpoints, strict=True)):
             meta = {
                 "metrics_bytes": self.logs[i].offset,
-                "best_eval_return": self.best[i],
+                "best": self.best[i],
                 "last": self.last[i],
                 "seconds": time.perf_counter() - self.began,
                 "train_seconds": self.train_seconds,
@@ -251,8 +284,10 @@ class Loop:
             "compile_seconds": round(self.program.compile_seconds, 3),
             "steps_per_second": round(step / max(self.train_seconds, 1e-9), 1),
             "final_return": last.get("return"),
-            "best_eval_return": self.best[i] if "eval_return" in last else None,
+            "best_eval_return": self.best[i].get("eval_return"),
             "final_eval_return": last.get("eval_return"),
+            **{f"best_{name}": self.best[i].get(name) for name in self._side_names("eval_return")},
+            **{f"final_{name}": last.get(name) for name in self._side_names("eval_return")},
             **({"stopped": self.stop_reason} if self.stop_reason else {}),
         }
 
@@ -267,6 +302,11 @@ class Loop:
             for callback in self.callbacks:
                 getattr(callback, event)(moment)
             self.stop_reason = self.stop_reason or moment.stop_reason
+
+
+def parties(spec: EnvSpec, config: Any) -> dict[str, tuple[int, ...]]:
+    """The sides whose returns are told apart -> their agents: {} where all agents play together."""
+    return spec.parties if isinstance(config, Sides) or len(set(spec.sides)) > 1 else {}
 
 
 def _row(episodes: Episodes, metrics: dict[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _rollout(spec: EnvSpec, data: Experience, index: np.ndarray, memory: PyTree,
 
     alive, terminated = grid(data.alive, False), grid(data.terminated, True)
     truncated = grid(data.truncated, False) | (ends.T[..., None] & alive & ~terminated)
-    own = np.broadcast_to(spec.own_actions, (data.steps, *spec.own_actions.shape)) if spec.discrete else None
+    own = np.broadcast_to(spec.own_actions, (data.steps, *spec.own_actions.shape)) if spec.maskable else None
     named = {name: grid(np.nan_to_num(data.logp if name == "logp" else data.aux[name])) for name in extras}
     return Trajectory(
         obs=grid(data.obs), action=grid(data.action), reward=grid(data.reward), terminated=terminated,

@@ -82,7 +82,7 @@ class Program(Protocol):
 def make_setting(config: RunConfig, spec: EnvSpec, make: Callable[..., Algorithm]) -> Setting:
     """The run's setting; `make(spec, envs=, updates=)` builds the algorithm."""
     options = config.options
-    iteration_steps = options.envs * config.rollout_steps
+    iteration_steps = options.envs * config.config.rollout_steps
     iterations = math.ceil(options.steps / iteration_steps)
     algorithm = make(spec, envs=options.envs, updates=iterations)
     return Setting(spec, options, algorithm, iteration_steps, iterations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from flockrl.algos.presets import family, make_algorithm, preset
+from flockrl.algos.assembly import facts, make_algorithm
 from flockrl.core.errors import UsageError
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
@@ -32,7 +32,7 @@ def make_program(config: RunConfig, source: Any) -> Program:
     setting = make_setting(config, source.spec, partial(make_algorithm, config.algorithm, config=config.config))
     if config.recorded:
         return _on_files(config, source, setting)
-    if preset(config.algorithm).recorded:
+    if facts(config.algorithm, config.config).recorded:
         raise UsageError(
             f"{config.algorithm} learns from recorded trajectories: `flockrl train {config.algorithm} data/FILE`, with "
             "a file that `flockrl train ... --record FILE` or `flockrl eval RUN --record FILE` wrote."
@@ -48,11 +48,12 @@ def make_program(config: RunConfig, source: Any) -> Program:
 def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
     from flockrl.training.recorded import RecordedProgram  # needs pyarrow
 
-    if family(config.algorithm).on_policy:
+    about = facts(config.algorithm, config.config)
+    if about.on_policy:
         raise UsageError(
             f"{config.algorithm} learns from its own fresh experience, not from recorded trajectories: use bc, cql, or "
             "a learner with a replay."
         )
-    whole = family(config.algorithm).memory(config.config)
-    packer = partial(make_packer, source.spec, setting.algorithm.rollout_steps, config.options.envs, whole=whole)
+    steps = setting.algorithm.rollout_steps
+    packer = partial(make_packer, source.spec, steps, config.options.envs, whole=about.memory)
     return RecordedProgram(setting, source, packer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
-from flockrl.core.types import Algorithm, EvalResult, PyTree
+from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
@@ -73,21 +74,43 @@ class Run:
             raise UsageError(f"{self.path} is not finished: continue it with `flockrl resume {self.path}`.")
         return read_json(self.path / RESULT)
 
+    @property
+    def spec(self) -> EnvSpec:
+        return self.source.spec
+
+    def steps(self) -> list[int]:
+        """Steps after which there are checkpoints."""
+        with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
+            return checkpoints.steps()
+
     def params(self) -> PyTree:
-        """The policy's parameters from the newest checkpoint."""
-        return self.algorithm.params(self.state().learner)
+        """The policy's parameters from the newest checkpoint. Nothing else is read from it."""
+        return self.algorithm.params(self._read(self._acting()).learner)
+
+    def _acting(self) -> Callable[[str], bool]:
+        """Which arrays of a state acting needs, by name: those that `Algorithm.params` reads."""
+        leaves = jax.tree_util.tree_leaves_with_path(TrainState(self.program.shape().learner, (), ()))  # type: ignore[arg-type]
+        program = jax.make_jaxpr(self.algorithm.params)(self.program.shape().learner).jaxpr
+        used = {id(x) for equation in program.eqns for x in equation.invars} | {id(x) for x in program.outvars}
+        names = {jax.tree_util.keystr(p) for (p, _), x in zip(leaves, program.invars, strict=True) if id(x) in used}
+        return lambda name: name in names or name == ".iteration"
+
+    def learner(self, wanted: Callable[[str], bool]) -> PyTree:
+        """The learner's state from the newest checkpoint; arrays whose name is not `wanted` are left out (None)."""
+        learner = self._read(lambda name: name.startswith(".learner") and wanted(name)).learner
+        return jax.tree.map(lambda x: None if isinstance(x, jax.ShapeDtypeStruct) else x, learner)
 
     def state(self) -> TrainState:
         """The newest checkpoint."""
-        checkpoints = Checkpoints(self.path / CHECKPOINTS)
-        try:
+        return self._read(None)
+
+    def _read(self, wanted: Callable[[str], bool] | None) -> TrainState:
+        """The newest checkpoint, or only the arrays with `wanted` names; the others stay shapes."""
+        with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
             steps = checkpoints.steps()
             if not steps:
                 raise UsageError(f"{self.path} has no checkpoint yet.")
-            state, _ = checkpoints.restore(self.program.shape(), steps[-1])
-        finally:
-            checkpoints.close()
-        return state
+            return checkpoints.restore(self.program.shape(), steps[-1], wanted)[0]
 
     def evaluate(
         self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
@@ -136,10 +159,11 @@ class Run:
         """The trained team, to act anywhere."""
         place = getattr(self.source, "home", None) or self.source
         codec = place.codec if isinstance(place, Host) else None
-        algorithm, state = self.algorithm, self.state()
+        algorithm, state = self.algorithm, self._read(self._acting())
         return Policy(
             algorithm, algorithm.params(state.learner), place.spec, seed, codec,
-            name=self.config.algorithm, share=self.config.config.share, version=int(state.iteration),
+            name=self.config.algorithm, share=getattr(self.config.config, "share", "groups"),
+            version=int(state.iteration),
         )  # fmt: skip
 
     def episode(self, seed: int = 0) -> list[PyTree]:

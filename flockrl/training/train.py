@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flockrl.algos.assembly import Sides
 from flockrl.algos.presets import make_config
 from flockrl.core.callbacks import Callback
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
 from flockrl.core.settings import build
+from flockrl.core.types import EnvSpec
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.loop import Loop
+from flockrl.training.players import RANDOM, make_sides, split_sides
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
+from flockrl.training.warm import begin
 
 
 def train(
-    algorithm: str,
+    algorithm: str | Mapping[str, Any],
     env: Any,
     *,
     seeds: int = 1,
@@ -29,36 +34,64 @@ def train(
     quiet: bool = True,
     callbacks: Sequence[Callback] = (),
     record: str | Path | None = None,
+    init_from: str | Path | Run | None = None,
+    init_partly: bool = False,
     **settings: Any,
 ) -> Any:
     """Train `algorithm` on `env` and return the `Run`, or a list of them when `seeds` > 1.
 
+    algorithm: a name, or who plays for each side: {"adversary": "maddpg", "agent": flockrl.Run("runs/prey")}. A side is
+    played by an algorithm that learns, by a `Run` whose policy is frozen, by a function, or by "random".
+
     env: a name, or an environment object, its class, or a function that builds one; see `flockrl.make_env`.
 
     settings: any field of `TrainOptions` (steps, envs, seed, eval_every, ...) and of the algorithm's
-    config (lr, gamma, ...). `out` is the run's directory, by default a fresh one under runs/.
+    config (lr, gamma, ...); those of a side as a dict under its name: adversary={"lr": 5e-4}.
+    out: the run's directory, by default a fresh one under runs/.
     record: a file (.arrow, .parquet or .csv) to write every episode of the training to, see docs/data.md.
+    init_from: a run, or RUN:SIDE, whose parameters this one begins with; with init_partly what does not fit is left.
     """
     environment = make_source(env)
     if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
-    config = make_config(algorithm, {k: v for k, v in settings.items() if k not in own})
+    title, config = _configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
     if seeds < 1:
         raise UsageError(f"seeds must be at least 1, not {seeds}.")
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
+    source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)
     runs = [
-        RunConfig(algorithm, name, dataclasses.replace(options, seed=options.seed + i), config) for i in range(seeds)
+        RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source)
+        for i in range(seeds)
     ]
     program = make_program(runs[0], environment)
+    warm = partial(begin, runs[0], partly=init_partly) if runs[0].begins_elsewhere else None
+    if warm is not None:
+        warm(program.shape().learner)  # what does not fit is refused before anything is written
     if record is not None:
         program.recording = _recording(Path(record), runs, environment)
-    short = f"{algorithm}-{name.partition(':')[0].replace('/', '-')}"
-    paths = new_directories(out, short, [run.options.seed for run in runs])
+    paths = new_directories(out, _short(title, config, name), [run.options.seed for run in runs])
     for path, run in zip(paths, runs, strict=True):
         write_json(path / CONFIG, run.to_json())
-    return Loop(program, runs, paths, environment, callbacks, quiet).run()
+    return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
+
+
+def _configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], spec: EnvSpec) -> tuple[str, Any]:
+    """What the run is called, and its config: an algorithm's, or a `Sides`."""
+    players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
+    if not players:
+        return str(algorithm), make_config(str(algorithm), settings)
+    sides = make_sides(players, settings, spec)
+    words = {name: side.algorithm if side.kind == "learner" else side.source for name, side in sides.players.items()}
+    return ",".join(f"{name}={word or RANDOM}" for name, word in words.items()), sides
+
+
+def _short(title: str, config: Any, env: str) -> str:
+    """The name of a run's directory."""
+    if isinstance(config, Sides):
+        title = "-".join(side.algorithm or side.kind for side in config.players.values())
+    return f"{title}-{env.partition(':')[0].replace('/', '-')}"
 
 
 def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
@@ -85,5 +118,8 @@ def resume(path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: 
     runs = [Run(p, env) for p in paths]
     if all((p / RESULT).exists() for p in paths):
         return runs[0] if len(runs) == 1 else runs
+    for run in runs:
+        if run.config.begins_elsewhere and not run.steps():
+            raise UsageError(f"{run.path} was stopped before it saved what it begins with: train it again.")
     loop = Loop(runs[0].program, [run.config for run in runs], paths, runs[0].source, callbacks, quiet)
     return loop.run()

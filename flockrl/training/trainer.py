@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.presets import algorithms, family, make_algorithm, make_config, preset
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import algorithms, family, make_config, preset
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import METRICS, write_json
 from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json

@@ -1,0 +1,198 @@
+"""From names and settings to one `Algorithm`: a learner for all agents, or one player for each side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from flockrl.algos.presets import family, make_config, preset
+from flockrl.algos.sides import Player, common_steps, frozen, per_side, random_side, scripted, side_spec
+from flockrl.algos.wrappers.measured import measured
+from flockrl.core.code import load
+from flockrl.core.errors import UsageError, nearest
+from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who plays for one side of a game, as values that can be saved."""
+
+    kind: Literal["learner", "frozen", "script", "random"]
+    algorithm: str = ""
+    """Name of the learner, or of the one that a frozen policy comes from."""
+    config: Any = None
+    """Its settings; a `Sides` where a frozen policy comes from a run with several learners."""
+    source: str = ""
+    """Where a frozen policy comes from, or package.module:function of a script."""
+    of: str = ""
+    """The side of its run that a frozen policy played; empty where it played for all agents."""
+    given: Any = field(default=None, compare=False, repr=False)
+    """What the user gave in Python instead of a name: a script's function, or the `Run` of a frozen policy."""
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {"kind": self.kind, "algorithm": self.algorithm, "source": self.source, "of": self.of}
+        saved = {name: value for name, value in plain.items() if value}
+        return saved | ({"config": config_to_json(self.config)} if self.kind == "frozen" else {})
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The players of all sides, by name, in the place of one algorithm's config."""
+
+    players: Mapping[str, Side]
+
+    @property
+    def learners(self) -> dict[str, Side]:
+        return {name: side for name, side in self.players.items() if side.kind == "learner"}
+
+    @property
+    def rollout_steps(self) -> int:
+        if not self.learners:
+            raise UsageError("No side learns: play these policies against each other with `flockrl eval`.")
+        return common_steps({name: side.config.rollout_steps for name, side in self.learners.items()})
+
+
+def config_to_json(config: Any) -> dict[str, Any]:
+    """An algorithm's settings, or those of all sides, as plain values."""
+    if not isinstance(config, Sides):
+        return dataclasses.asdict(config)
+    return {
+        "sides": {name: side.to_json() for name, side in config.players.items()},
+        "config": {name: dataclasses.asdict(side.config) for name, side in config.learners.items()},
+    }
+
+
+def config_from_json(algorithm: str, saved: Mapping[str, Any]) -> Any:
+    """What `config_to_json` wrote."""
+    if "sides" not in saved:
+        return make_config(algorithm, saved)
+    if not isinstance(saved["sides"], Mapping) or not isinstance(saved.get("config"), Mapping):
+        raise UsageError('"sides" and "config" of a run must hold an entry for each side.')
+    settings = saved["config"]
+    return Sides({name: _side_from_json(side, settings.get(name, {})) for name, side in saved["sides"].items()})
+
+
+def _side_from_json(saved: Any, settings: Any) -> Side:
+    words = ("kind", "algorithm", "source", "of")
+    if not isinstance(saved, Mapping) or not all(isinstance(saved.get(word, ""), str) for word in words):
+        raise UsageError(f"A side of a run must be an object with its kind, not {saved!r}.")
+    kind, algorithm = saved.get("kind"), saved.get("algorithm", "")
+    if kind == "learner":
+        return Side(kind, algorithm, make_config(algorithm, settings))
+    if kind == "frozen":
+        config = config_from_json(algorithm, saved.get("config", {}))
+        return Side(kind, algorithm, config, saved.get("source", ""), saved.get("of", ""))
+    if kind in ("script", "random"):
+        return Side(kind, source=saved.get("source", ""))
+    raise UsageError(f"A side of a run is a learner, frozen, script or random, not {kind!r}.")
+
+
+def check_sides(spec: EnvSpec, names: Mapping[str, Any]) -> None:
+    """Refuse names that are not those of the environment's sides, or that leave one out."""
+    parties = spec.parties
+    for name in names:
+        if name not in parties:
+            raise UsageError(f"{spec.name} has no side {name!r}: its sides are {', '.join(parties)}.")
+    missing = [name for name in parties if name not in names]
+    if missing:
+        raise UsageError(
+            f"Say who plays for {' and '.join(missing)} of {spec.name} too: an algorithm, a run, random, or a script "
+            "(package.module:function)."
+        )
+
+
+def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates: int) -> Algorithm:
+    """The named algorithm for an environment, as pure functions, with the wrappers that every learner has.
+
+    With `Sides` as config, one algorithm that is made of the players of all sides.
+    """
+    if not isinstance(config, Sides):
+        return measured(_learner(name, spec, config, envs, updates), spec)
+    check_sides(spec, config.players)
+    steps = config.rollout_steps
+    return per_side(
+        spec, {side: _player(spec, side, who, steps, envs, updates) for side, who in config.players.items()}
+    )
+
+
+def _learner(name: str, spec: EnvSpec, config: Any, envs: int, updates: int) -> Algorithm:
+    chosen = preset(name)
+    if chosen.instead and spec.num_agents != 1:
+        raise UsageError(
+            f"{name} trains one agent, and {spec.name} has {spec.num_agents}: use {chosen.instead} instead."
+        )
+    return family(name).make(spec, config, envs=envs, updates=updates)
+
+
+def _player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, updates: int) -> Player:
+    agents = whole.parties[name]
+    if side.kind == "learner":
+        return _learning_player(whole, name, side, steps, envs, updates)
+    part = whole.part(agents)
+    if side.kind == "random":
+        return Player(part, random_side(part), learns=False)
+    if side.kind == "script":
+        return Player(part, scripted(part, side.given or load(side.source, "script")), learns=False)
+    return frozen_player(whole, part, side, envs)
+
+
+def _learning_player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, updates: int) -> Player:
+    about, agents = family(side.algorithm), whole.parties[name]
+    central, actions = about.central(side.config), about.joint_actions(side.config)
+    part = side_spec(whole, agents, central, actions)
+    pieces = steps // side.config.rollout_steps
+    if pieces > 1 and about.on_policy and about.memory(side.config):
+        raise UsageError(
+            f"{name} learns on-policy with memory and needs rollouts of its own length: set --{name}.rollout-steps to "
+            f"{steps}."
+        )
+    learner = measured(_learner(side.algorithm, part, side.config, envs, updates * pieces), part)
+    return Player(part, learner, central, actions)
+
+
+def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Player:
+    """A policy of another run, which stays as it is."""
+    if isinstance(side.config, Sides):
+        if side.of not in side.config.players:
+            raise UsageError(f"{side.source} has no side {side.of!r}.{nearest(side.of, side.config.players)}")
+        own = side.config.players[side.of]
+        origin = _player(whole, side.of, own, 1, envs, 1) if own.kind != "learner" else _origin(whole, side, envs)
+        return Player(part, frozen(origin.algorithm, _params_of(origin.algorithm), _samples(own)), learns=False)
+    policy = _learner(side.algorithm, whole, side.config, envs, 1)
+    return Player(part, frozen(policy, _params_of(policy), _samples(side)), learns=False, for_all=True)
+
+
+def _samples(side: Side) -> bool:
+    """Whether a policy is stochastic, so that it draws its actions while others explore."""
+    return bool(side.algorithm) and family(side.algorithm).logp
+
+
+def _origin(whole: EnvSpec, side: Side, envs: int) -> Player:
+    own = side.config.players[side.of]
+    return _learning_player(whole, side.of, own, own.config.rollout_steps, envs, 1)
+
+
+def _params_of(policy: Algorithm) -> Callable[[Array], PyTree]:
+    return lambda key: policy.params(policy.init(key))
+
+
+class Facts(NamedTuple):
+    """What holds for an algorithm, or for any of the learners of a run with sides."""
+
+    on_policy: bool
+    logp: bool
+    memory: bool
+    recorded: bool
+    grows: bool
+
+
+def facts(name: str, config: Any) -> Facts:
+    """What there is to know about an algorithm with these settings, as its family describes it."""
+    if not isinstance(config, Sides):
+        about = family(name)
+        grows = about.grows(config) and not preset(name).instead
+        return Facts(about.on_policy, about.logp, about.memory(config), preset(name).recorded, grows)
+    each = [facts(side.algorithm, side.config) for side in config.learners.values()]
+    return Facts(*(any(column) for column in zip(*each, strict=True)))._replace(grows=False)
