@@ -1,10 +1,10 @@
-"""Open a report in headless Chromium, on a desktop's width and on a phone's, and look for what is wrong with it.
+"""Open a report in headless Chromium, at the widths of a desktop and a phone, and check it for errors.
 
     python bench/browser.py report.html [--out DIR]
 
-Fails on console errors, on anything that asks for the network, on broken pictures and on content wider than the screen;
-writes a screenshot for each width and a PDF as it would be printed. Needs the program chromium; without it, it says so
-and ends well.
+Fails on console errors, on requests to the network, on broken pictures and on content wider than the screen; writes a
+screenshot for each width and a PDF of the printed page. Needs the program chromium; without it, it says so and exits
+with status 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_browser() -> str | None:
 
 
 def run(browser: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One start of the browser, with a profile of its own and no way to the network."""
+    """Start the browser once, with a profile of its own and without network access."""
     common = [
         "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000",
@@ -48,7 +48,7 @@ def run(browser: str, folder: Path, *words: str) -> subprocess.CompletedProcess[
 
 
 def frame(page: str, width: int, height: int) -> str:
-    """The page inside a frame of the wanted width: a browser's own window has a smallest one."""
+    """The page inside a frame of the wanted width, because a browser window cannot be that narrow."""
     return (
         f'<!doctype html><title></title><body style="margin:0"><script>{PROBE}</script><iframe id="page" '
         f'style="border:0;width:{width}px;height:{height}px" srcdoc="{html.escape(page, quote=True)}"></iframe></body>'
@@ -56,7 +56,7 @@ def frame(page: str, width: int, height: int) -> str:
 
 
 def inspect(browser: str, page: str, width: int, shot: Path) -> tuple[dict[str, Any], list[str]]:
-    """What the page measures at a width, and what the browser complained about."""
+    """The page's measurements at a width, and the browser's console messages."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "frame.html"
@@ -72,7 +72,7 @@ def inspect(browser: str, page: str, width: int, shot: Path) -> tuple[dict[str, 
 
 
 def check(file: Path, out: Path, browser: str) -> list[str]:
-    """Everything that is wrong with a page, as sentences."""
+    """All errors of a page, as sentences."""
     page, wrong = file.read_text(), []
     for name, width in WIDTHS.items():
         measured, complaints = inspect(browser, page, width, out / f"{file.stem}-{name}.png")

@@ -1,7 +1,7 @@
-"""Does learning through the relay equal learning directly? IPPO on mpe/simple_spread, the same number of steps.
+"""Is learning through the relay as good as learning directly? IPPO on mpe/simple_spread, the same number of steps.
 
 Two actor processes step the environment, act with the newest model they have and send their episodes to a server, which
-trains with the settings of the direct run. Both teams then play the same greedy episodes. One JSON line.
+trains with the settings of the direct run. Both policies then play the same greedy episodes. Prints one JSON line.
 
     python bench/closed_loop.py --steps 300000
 """
@@ -25,7 +25,7 @@ ENV, ALGORITHM, EPISODES, SEND = "mpe/simple_spread", "ippo", 1000, 32
 
 
 def play(address: str, queue: str, seed: int) -> None:
-    """An actor: episodes for ever. Every few of them it waits until the server has them, so as not to run ahead."""
+    """An actor that plays endless episodes. After every `SEND` of them it waits until the server has them all."""
     from flockrl.envs import make
     from flockrl.relay.actor import Actor
 
@@ -111,7 +111,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes it started are ended too
     if given.play:
         play(given.play[0], given.play[1], int(given.play[2]))
     else:

@@ -1,4 +1,4 @@
-"""Learning curves and a table of a finished benchmark, as docs/benchmarks.md shows them.
+"""Learning curves and a table of a finished benchmark, as in docs/benchmarks.md.
 
     python bench/curves.py RUNS... --out FOLDER
 
@@ -21,7 +21,7 @@ from flockrl.evidence.summary import Line, lines
 from flockrl.evidence.svg import color, dash
 
 START = 0.05
-"""The vertical scale leaves out this first part of a run, whose bad scores would press the rest flat."""
+"""The vertical scale ignores this first part of a run, whose bad scores would flatten the rest."""
 
 
 def shared(line: Line) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +30,7 @@ def shared(line: Line) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.stack([record.scores[np.isin(record.steps, steps)] for record in line.records])
 
 
-def draw(env: str, found: Sequence[Line], file: Path) -> None:
+def plot(env: str, found: Sequence[Line], file: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -56,7 +56,7 @@ def draw(env: str, found: Sequence[Line], file: Path) -> None:
 
 
 def table(found: Sequence[Line], points: Sequence[int]) -> str:
-    """Markdown: mean over seeds at some steps, on straight lines between evaluations; the final IQM; every seed."""
+    """Markdown: mean over seeds at some steps, interpolated between evaluations; the final IQM; every seed."""
     head = ["algorithm", "steps", *(f"at {step:,}" for step in points), "IQM [95% interval]", "seeds"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for line in sorted(found, key=lambda line: -line.figures["iqm"].value):
@@ -79,7 +79,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for env in dict.fromkeys(line.env for line in found):
         here = [line for line in found if line.env == env]
-        draw(env, here, given.out / f"curves-{re.sub(r'[^A-Za-z0-9_=-]+', '-', env)}.png")
+        plot(env, here, given.out / f"curves-{re.sub(r'[^A-Za-z0-9_=-]+', '-', env)}.png")
         print(f"\n{env}\n\n{table(here, given.at)}")
     print(f"\n{protocol(records)}")
     for path in unfinished:

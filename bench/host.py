@@ -1,6 +1,6 @@
-"""Training on a real PettingZoo environment against stepping it with random actions and nothing else.
+"""The speed of training on a real PettingZoo environment, compared with stepping it with random actions only.
 
-The limit is what two processes reach that each step half of the environments with random actions. Training (MAPPO,
+The limit is the speed of two processes that each step half of the environments with random actions. Training (MAPPO,
 default settings) and limit are measured in turns, and the ratio of their medians is printed as one JSON line.
 
     python bench/host.py
@@ -32,7 +32,7 @@ MODULE = "mpe2.simple_spread_v3"
 
 
 def step_randomly(module: str, envs: int, seconds: float) -> float:
-    """Steps per second of `envs` environments in this process, one after the other, resets included."""
+    """Steps per second of `envs` environments in this process, one after the other, including resets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         worlds = [importlib.import_module(module).parallel_env() for _ in range(envs)]

@@ -1,4 +1,4 @@
-"""The same work in flockrl and in other libraries, one after the other in one run, with ratios. Installs nothing.
+"""The speed of flockrl and of other libraries on the same work, measured in one run, with ratios. Installs nothing.
 
     python bench/peers.py [--jaxmarl VENV [--jaxmarl-source CHECKOUT]] [--xuance VENV] [--repeats 3]
 
@@ -158,7 +158,7 @@ WORK: dict[str, dict[str, str]] = {
 
 
 def measure(python: str, code: str, size: dict[str, Any]) -> dict[str, Any]:
-    """Run one piece of work in a process of its own: steps per second, or what went wrong."""
+    """Run one workload in a process of its own. Returns its steps per second, or the error."""
     words = [python, "-c", code + TIMED, json.dumps(size)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -175,7 +175,7 @@ def interpreter(venv: Path) -> str:
 
 
 def compare(name: str, pythons: dict[str, str], size: dict[str, Any], repeats: int) -> None:
-    """Take turns, so that a busy moment hits everyone, and print medians."""
+    """Measure in turns, so that other load on the machine affects all libraries, and print medians."""
     code = WORK[name]
     rates: dict[str, list[float]] = {}
     about: dict[str, str] = {}
@@ -222,7 +222,7 @@ def main() -> None:
         both = {**ours, "xuance": interpreter(given.xuance)}
         compare("ippo-16", both, {"envs": 16, "steps": 512, "source": ""}, given.repeats)
     if not given.jaxmarl and not given.xuance:
-        print("No peer given: flockrl alone is measured.")
+        print("No peer given: only flockrl is measured.")
         compare("steps", ours, size, given.repeats)
         compare("ippo", ours, size, given.repeats)
 

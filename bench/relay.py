@@ -1,8 +1,8 @@
 """Three figures of the relay, as one JSON line each.
 
-collect: agent-steps per second that a server makes durable and acknowledges, from 8 client processes that replay
-recorded trajectories of mpe/simple_spread. train: the same while it trains IPPO on all of them (counted is what it
-trained on). act: microseconds of `Actor.request_action` with a policy of 64 x 64, recording included.
+collect: agent-steps per second that a server writes to disk and acknowledges, from 8 client processes that replay
+recorded trajectories of mpe/simple_spread. train: agent-steps per second on which the server trains IPPO meanwhile.
+act: microseconds of `Actor.request_action` with a policy of 64 x 64, including recording.
 
     python bench/relay.py
     python bench/relay.py --only collect --seconds 20
@@ -27,11 +27,12 @@ ENV = "mpe/simple_spread"
 
 
 def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
-    """Episodes of an untrained IPPO team: a message of `envs` episodes for each round."""
+    """Record episodes of an untrained IPPO policy: a message of `envs` episodes for each round."""
     import jax
     import pyarrow as pa
 
-    from flockrl.algos.presets import make_algorithm, make_config
+    from flockrl.algos.assembly import make_algorithm
+    from flockrl.algos.presets import make_config
     from flockrl.data.schema import encode, make_schema
     from flockrl.envs import make
     from flockrl.evaluation.record import Recorder
@@ -39,10 +40,10 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
 
     env: Any = make(ENV)
     config = make_config("ippo", {"rollout_steps": env.spec.max_steps})
-    team = make_algorithm("ippo", env.spec, config, envs=envs, updates=1)
-    params = team.params(jax.jit(team.init)(jax.random.key(0)))
-    play = jax.jit(lambda actors, key: scan_rollout(team, params, env, actors, key))
-    actors, recorder = start(team, env, jax.random.key(1), envs), Recorder(env.spec, ENV, envs)
+    algorithm = make_algorithm("ippo", env.spec, config, envs=envs, updates=1)
+    params = algorithm.params(jax.jit(algorithm.init)(jax.random.key(0)))
+    play = jax.jit(lambda actors, key: scan_rollout(algorithm, params, env, actors, key))
+    actors, recorder = start(algorithm, env, jax.random.key(1), envs), Recorder(env.spec, ENV, envs)
     schema, sent = make_schema(env.spec), 0
     with pa.ipc.new_stream(str(file), schema) as writer:
         for i in range(rounds + 1):
@@ -54,7 +55,7 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
 
 
 def replay(address: str, file: str, name: str, seconds: float) -> None:
-    """One client: sends recorded trajectories under new ids, each message when the last one is acknowledged."""
+    """One client: sends recorded trajectories with new ids, each message after the last one is acknowledged."""
     import pyarrow as pa
 
     from flockrl.relay.client import Client, Unreachable
@@ -145,7 +146,7 @@ def _address(folder: Path, server: subprocess.Popen[bytes]) -> str:
 
 
 def latency(count: int = 20_000) -> dict[str, Any]:
-    """Microseconds from observations to actions."""
+    """Measure the microseconds from observations to actions."""
     import flockrl
     from flockrl.envs import make
     from flockrl.relay.actor import Actor
@@ -179,7 +180,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes it started are ended too
     if given.client:
         address, recorded, name = given.client
         replay(address, recorded, name, given.seconds)

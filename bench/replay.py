@@ -1,4 +1,4 @@
-"""flockrl's replay ring beside flashbax's item buffer: the same transitions, written and drawn inside one program.
+"""flockrl's replay ring compared with flashbax's item buffer: the same transitions, written and drawn in one program.
 
 Each round writes a rollout (16 environments x 25 steps of continuous simple_spread) and draws 16 batches of 256, as
 training with the defaults does. One JSON line per buffer and capacity. Needs `pip install flashbax`.
@@ -24,13 +24,13 @@ SPEC = make("mpe/simple_spread:continuous_actions=true").spec
 
 
 def rollout() -> Any:
-    """Made-up experience [T, B] in the form that a ring of flockrl takes."""
+    """Random experience [T, B] in the form that flockrl's ring takes."""
     rows = make_replay(SPEC, STEPS, ENVS, False).rows
     return jax.tree.map(lambda x: jax.random.normal(jax.random.key(0), x.shape).astype(x.dtype), rows)
 
 
 def total(batch: Any) -> jax.Array:
-    """A number that depends on all of a batch, so that nothing is optimised away."""
+    """A number that depends on the whole batch, so that the compiler removes nothing."""
     return sum((jnp.sum(x.astype(jnp.float32)) for x in jax.tree.leaves(batch)), jnp.float32(0))
 
 

@@ -1,12 +1,12 @@
-"""Training throughput against the machine's limit: one JSON line per case.
+"""Training throughput compared with the machine's limit: one JSON line per case.
 
-The limit ("floor") is the time that the case's matrix products take as plain sgemm calls (NumPy's BLAS)
-of the same shapes in the same process, and nothing else: no environment, no activations, no optimiser.
-Training and floor are measured in turns, and the ratio of their medians is printed.
+The limit ("floor") is the time that only the case's matrix products take, as plain sgemm calls (NumPy's
+BLAS) of the same shapes in the same process: no environment, no activations, no optimiser. Training and
+floor are measured in turns, and the ratio of their medians is printed.
 
     python bench/speed.py                      # every case
     python bench/speed.py --only ippo-128      # cases whose name contains the word
-    python bench/speed.py --only host-16       # MAPPO on the real mpe2 against random stepping, see bench/host.py
+    python bench/speed.py --only host-16       # MAPPO on the real mpe2, compared with random steps: see bench/host.py
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 OFF_POLICY: dict[str, tuple[str, int]] = {
     f"{name}-per-{steps}": (name, steps) for name in ("maddpg", "matd3") for steps in (100, 8)
 }
-"""One gradient step per so many environment steps; unshared, 64x64, batch 1024, 16 envs x 25 steps per iteration."""
+"""One gradient step per that many environment steps; unshared, 64x64, batch 1024, 16 envs x 25 steps per iteration."""
 Q_LEARNING: dict[str, tuple[str, int, dict[str, Any]]] = {
     f"{name}-{kind}": (name, envs, {**shape, **({"hyper_size": 128} if name == "qmix" else {})})
     for name in ("vdn", "qmix")
@@ -56,8 +56,8 @@ Q_LEARNING: dict[str, tuple[str, int, dict[str, Any]]] = {
         ),
     )
 }  # fmt: skip
-"""The shapes of work of JaxMARL's vdn_ff and ql_rnn on simple_spread: a gradient step per 512 and per 208 steps, on 32
-transitions and on 32 stretches of 26."""
+"""The same work as JaxMARL's vdn_ff and ql_rnn on simple_spread: a gradient step per 512 and per 208 steps, on 32
+transitions and on 32 sequences of 26."""
 Shape = tuple[int, int, int]
 
 
@@ -101,7 +101,7 @@ def products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
 
 
 def update_products(spec: EnvSpec, config: Any, twins: int, delay: int) -> Counter[Shape]:
-    """Matrix products of `delay` gradient steps with unshared central critics, one of which moves the policies."""
+    """Matrix products of `delay` gradient steps with unshared central critics; one of them updates the policies."""
     batch, agents, width = config.batch_size, spec.num_agents, spec.action_size
     actor = [spec.obs_size, *config.hidden, width]
     critic = [spec.central_size + agents * width, *config.hidden, 1]
@@ -112,7 +112,7 @@ def update_products(spec: EnvSpec, config: Any, twins: int, delay: int) -> Count
             count[batch, k, n] += times
 
     def backward(sizes: list[int], times: int, weights: bool, inputs: int) -> None:
-        """Gradients of the weights, of what lies between layers, and of `inputs` columns of the input."""
+        """Gradients of the weights, of the hidden layers, and of `inputs` columns of the input."""
         for i, (k, n) in enumerate(itertools.pairwise(sizes)):
             if weights:
                 count[k, batch, n] += times
@@ -132,11 +132,11 @@ def update_products(spec: EnvSpec, config: Any, twins: int, delay: int) -> Count
 def q_products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
     """Matrix products of one rollout and one gradient step of Q-learning with shared parameters.
 
-    Online values forward and backward, target values forward, and without memory also the online choice of the next
-    action; with memory next values are taken to be those of the next step, so nothing is needed twice.
+    Counted are online values forward and backward, target values forward and, without memory, the online choice of the
+    next action. With memory, next values are counted as those of the next step, so they need no products of their own.
     """
     memory = config.memory_size if config.memory == "gru" else 0
-    agents, stretches = spec.num_agents, config.batch_size // config.steps
+    agents, sequences = spec.num_agents, config.batch_size // config.steps
     sizes = [spec.obs_size, *config.hidden, *([3 * memory] if memory else [spec.action_size])]
     count: Counter[Shape] = Counter()
 
@@ -154,7 +154,7 @@ def q_products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
                 count[rows, n, k] += 1
 
     forward(envs * agents, 1, config.rollout_steps)
-    rows, steps = stretches * agents, config.steps
+    rows, steps = sequences * agents, config.steps
     forward(rows, steps, 2 if memory else 3)
     layers = [*itertools.pairwise(sizes), *([(memory, spec.action_size)] if memory else [])]
     backward(layers, rows * steps)
@@ -166,13 +166,13 @@ def q_products(spec: EnvSpec, config: Any, envs: int) -> Counter[Shape]:
         heads = [[(state, hyper), (hyper, agents * size)], [(state, hyper), (hyper, size)], [(state, size), (size, 1)]]
         for layers in [*heads, [(state, size)]]:
             for k, n in layers:
-                count[stretches * steps, k, n] += 2
-            backward(layers, stretches * steps)
+                count[sequences * steps, k, n] += 2
+            backward(layers, sequences * steps)
     return count
 
 
 def sgemm_seconds(shapes: Counter[Shape]) -> float:
-    """Seconds for all the products, each shape timed over enough calls to take a few milliseconds."""
+    """Seconds for all products. Each shape is timed over enough calls to take a few milliseconds."""
     total = 0.0
     for (m, k, n), times in shapes.items():
         a, b, out = (np.ones(shape, np.float32) for shape in ((m, k), (k, n), (m, n)))
@@ -186,7 +186,7 @@ def sgemm_seconds(shapes: Counter[Shape]) -> float:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Steps per second of training and of the floor, measured in turns."""
+    """Measure the steps per second of training and of the floor, in turns."""
     replays = name in Q_LEARNING
     algorithm, envs, extra = Q_LEARNING[name] if replays else CASES[name]
     given = {"learning_starts": 0, "buffer_size": 100_000} if replays else WORK
@@ -220,7 +220,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 
 def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
-    """Whole training, and gradient steps alone against their floor, measured in turns."""
+    """Measure whole training; and gradient steps alone and their floor, in turns."""
     algorithm, every = OFF_POLICY[name]
     settings = {"share": "none", "batch_size": 1024, "steps_per_update": every, "learning_starts": 0}
     config = make_config(algorithm, {**settings, "rollout_steps": 25, "buffer_size": 100_000})
@@ -292,7 +292,7 @@ def replay_capacity(rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def stepping(rounds: int, envs: int = 128, steps: int = 1000) -> dict[str, Any]:
-    """Environment steps per second with random actions, observations and resets included."""
+    """Environment steps per second with random actions, including observations and resets."""
     env = make(ENV)
 
     @jax.jit
@@ -337,7 +337,7 @@ def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="measure the cases whose name contains this")
+    parser.add_argument("--only", default="", help="measure only the cases whose name contains this")
     parser.add_argument("--rounds", type=int, default=7, help="measurements of each case")
     given = parser.parse_args()
     for row in results(given.only, given.rounds):

@@ -2,8 +2,8 @@
 
     python examples/custom_environment.py --steps 200000
 
-Each agent sees where it and the other one are, walks one cell per step, and walls are masked out of
-its choices. Meeting pays 1 to both and ends the episode; every step before costs 0.02.
+Each agent sees its own position and the other's, and walks one cell per step; moves into walls are
+masked. Meeting pays 1 to both and ends the episode; every step before costs 0.02.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import flockrl
-from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs import check
+from flockrl import Box, Discrete, EnvSpec, Observation
 
+Array = jax.Array
 PLAN = (
     ".......",
     ".#####.",
@@ -28,11 +28,11 @@ PLAN = (
 )
 FREE = np.array([[cell == "." for cell in row] for row in PLAN])
 CELLS = np.argwhere(FREE).astype(np.int32)
-"""[C, 2] the cells one can stand on, as (row, column)."""
+"""[C, 2] the cells without walls, as (row, column)."""
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 """Stay, up, down, left, right."""
 OPEN = np.stack([np.roll(np.pad(FREE, 1), -move, axis=(0, 1))[1:-1, 1:-1] for move in MOVES], axis=-1)
-"""[rows, columns, 5] bool: whether a move from there stays inside and off the walls."""
+"""[rows, columns, 5] bool: whether a move from this cell leads to a free cell."""
 
 
 class Building(NamedTuple):
@@ -43,7 +43,7 @@ class Building(NamedTuple):
 
 
 class MeetUp:
-    """The whole contract: a spec, a reset and a step. Neither method changes anything on `self`."""
+    """All that an environment needs: a spec, a reset and a step. Neither method changes anything on `self`."""
 
     def __init__(self, max_steps: int = 30):
         self.spec = EnvSpec(
@@ -55,7 +55,7 @@ class MeetUp:
         )
 
     def reset(self, key: Array) -> tuple[Building, Observation]:
-        """Two different cells, anywhere."""
+        """Draw two different cells."""
         start = jax.random.choice(key, len(CELLS), (2,), replace=False)
         state = Building(jnp.asarray(CELLS)[start], jnp.int32(0))
         return state, self.observe(state)
@@ -66,7 +66,7 @@ class MeetUp:
         state = Building(pos, state.t + 1)
         met = (pos[0] == pos[1]).all()
         reward = jnp.broadcast_to(jnp.where(met, 1.0, -0.02), (2,))
-        # A meeting is the end of the task; running out of time only cuts the episode short.
+        # A meeting terminates the episode; the time limit only truncates it.
         return state, self.observe(state), reward, met, ~met & (state.t >= self.spec.max_steps)
 
     def legal(self, state: Building) -> Array:
@@ -74,7 +74,7 @@ class MeetUp:
         return jnp.asarray(OPEN)[state.pos[:, 0], state.pos[:, 1]]
 
     def observe(self, state: Building) -> Observation:
-        """Own place, then the other's, scaled to 0..1."""
+        """Own position, then the other's, scaled to 0..1."""
         place = state.pos / (np.array(FREE.shape, np.float32) - 1)
         return Observation(jnp.concatenate([place, place[::-1]], axis=1), avail=self.legal(state))
 
@@ -86,7 +86,7 @@ def main() -> None:
     args = parser.parse_args()
 
     env = MeetUp()
-    check(env)
+    flockrl.check_env(env)
     run = flockrl.train("ippo", env, steps=args.steps, out=args.out)
     print(f"mean return over 100 episodes: {run.evaluate(episodes=100).mean:.2f}")
 

@@ -1,7 +1,7 @@
 """Two agents, two steps: why a sum of values is not enough, and what a mixer adds.
 
-In the first step agent_0 chooses the matrix of the second: one pays 7 whatever is done, the other [[0, 1], [1, 8]].
-A sum of the agents' own values cannot represent the second matrix, so VDN settles for 7; QMIX finds the 8.
+In the first step agent_0 chooses the matrix of the second: one pays 7 for any actions, the other [[0, 1], [1, 8]].
+A sum of the agents' own values cannot represent the second matrix, so VDN gets 7; QMIX finds the 8.
 
 python examples/factorise.py --seeds 5
 """
@@ -21,7 +21,7 @@ def main(steps: int, seeds: int) -> None:
             learning_starts=640, explore_end=1.0, eval_every=steps, eval_episodes=1,
         )  # fmt: skip
         runs = runs if isinstance(runs, list) else [runs]
-        print(f"{algorithm:5} settles on {[run.result['final_eval_return'] for run in runs]}, the best is 8")
+        print(f"{algorithm:5} returns {[run.result['final_eval_return'] for run in runs]}, the best is 8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python examples/own_gymnasium.py --steps 100000
 
-One agent sets the heating, a number between 0 and 1, every ten minutes of a day. It pays for heat and for every degree
-away from 20.
+Every ten minutes of a day, one agent sets the heating to a number between 0 and 1. It pays for heating and for every
+degree of difference from 20.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 144
 
 
 class Room(gymnasium.Env):
-    """What the agent sees: degrees inside and outside (in tens), and the time of day on a circle."""
+    """The agent observes the temperature inside and outside (divided by 10), and the time of day as sine and cosine."""
 
     observation_space = spaces.Box(-10.0, 10.0, (4,), np.float32)
     action_space = spaces.Box(0.0, 1.0, (1,), np.float32)
@@ -51,7 +51,7 @@ class Room(gymnasium.Env):
 def main(steps: int) -> None:
     run = flockrl.train("ppo", Room, steps=steps, quiet=False)
     per_step = run.evaluate(episodes=20).mean / STEPS
-    print(f"{per_step:.2f} per step; a heating that is always half on gets about -5")
+    print(f"{per_step:.2f} per step; heating that is always half on gets about -5")
 
     env, policy = Room(), run.policy()
     seen, _ = env.reset(seed=0)

@@ -2,9 +2,9 @@
 
     python examples/own_pettingzoo.py --steps 100000
 
-Three walkers stand in a corridor and want out at its right end. No two may stand in one cell, so steps into a
-neighbour are masked. Who gets out earns 1 and is gone; every step inside costs 0.05. The team is trained on the class
-as it is, and then drives the environment itself, with dicts in and dicts out.
+Three walkers have to leave a corridor at its right end. No two may stand in one cell, so moves into an occupied cell
+are masked. A walker that leaves earns 1; every step inside costs 0.05. flockrl trains on the class as it is. The
+trained policy then acts in the environment, with dicts in and dicts out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTH, STAY, LEFT, RIGHT = 8, 0, 1, 2
 
 
 class Corridor(ParallelEnv):
-    """Agents come and go as PettingZoo has it: who is out is no longer in `agents`."""
+    """As in every PettingZoo environment, a walker that has left is no longer in `agents`."""
 
     metadata = {"name": "corridor"}  # noqa: RUF012
     max_cycles = 30
@@ -64,7 +64,7 @@ class Corridor(ParallelEnv):
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         present = list(self.agents)
         self.time += 1
-        for agent in present:  # in turn, so that two never enter one cell
+        for agent in present:  # one after the other, so that two never enter the same cell
             target = self.cell[agent] + {STAY: 0, LEFT: -1, RIGHT: 1}[int(actions[agent])]
             if target not in {self.cell[other] for other in self.agents if other != agent}:
                 self.cell[agent] = target
@@ -78,7 +78,7 @@ class Corridor(ParallelEnv):
 
 def main(steps: int) -> None:
     run = flockrl.train("mappo", Corridor, steps=steps, quiet=False)
-    print(f"return {run.evaluate(episodes=50).mean:.2f}, mean over walkers; at best about 0.8")
+    print(f"return {run.evaluate(episodes=50).mean:.2f}, mean over walkers; the best is about 0.8")
 
     env, policy = Corridor(), run.policy()
     seen, infos = env.reset(seed=1)
@@ -86,7 +86,7 @@ def main(steps: int) -> None:
         actions = policy.act(seen, infos)
         seen, _, _, _, infos = env.step({agent: actions[agent] for agent in env.agents})
         seen = {agent: seen[agent] for agent in env.agents}
-    print(f"all out after {env.time} steps" if env.time < env.max_cycles else "somebody is still inside")
+    print(f"all have left after {env.time} steps" if env.time < env.max_cycles else "not all walkers have left")
 
 
 if __name__ == "__main__":

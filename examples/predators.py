@@ -1,7 +1,7 @@
-"""Train hunters with critics that see everyone and with critics that see themselves; who catches more?
+"""Train hunters with central critics and with critics of single agents, and compare how much they catch.
 
-Both algorithms train all agents of simple_tag (hunters are the adversaries). Then the hunters of every run meet the
-prey of every run, and a random team meets them too. What counts is the hunters' return, mean over hunters.
+Both algorithms train all agents of simple_tag (hunters are the adversaries). Then the hunters of every run, and hunters
+that act at random, play against the prey of every run. The score is the hunters' return, mean over hunters.
 
 python examples/predators.py --steps 250000 --seeds 5
 python examples/predators.py --env mpe/simple_adversary

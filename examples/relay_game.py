@@ -1,7 +1,8 @@
-"""A game that is not a gym environment, two processes that play it, and one server that makes their team better.
+"""A game that is not a gym environment, two processes that play it, and one server that trains their policy.
 
-Two foragers on a small meadow gather berries, each of which takes both of them to lift. Every player process acts with
-the newest policy it has, records its episodes and sends them; the server trains IPPO and publishes. Nothing waits.
+Two foragers on a small meadow gather berries; both are needed to lift one. Every player process acts with the newest
+policy it has, records its episodes and sends them; the server trains IPPO and publishes new policies. No process waits
+for another.
 
     python examples/relay_game.py
 """
@@ -18,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from flockrl.core.spec import Box, Discrete, EnvSpec, spec_to_json
-from flockrl.relay.actor import Actor
-from flockrl.relay.client import Client
+from flockrl import Box, Discrete, EnvSpec
+from flockrl.core.spec import spec_to_json
+from flockrl.relay import Actor, Client
 
 SIZE, BERRIES, LENGTH = 6, 3, 40
 MOVES = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)]
@@ -28,7 +29,7 @@ SPEC = EnvSpec("meadow", ("ann", "bob"), (Box((4 + 3 * BERRIES,)),) * 2, (Discre
 
 
 class Meadow:
-    """The game: plain Python, as a game would be."""
+    """The game, in plain Python."""
 
     def __init__(self) -> None:
         cells = [(x, y) for x in range(SIZE) for y in range(SIZE)]
@@ -36,7 +37,7 @@ class Meadow:
         self.gathered: set[int] = set()
 
     def move(self, ann: int, bob: int) -> int:
-        """Both move; returns how many berries they lifted, being next to them or on them together."""
+        """Both move. Returns how many berries they lifted: those that both stand on or next to."""
         self.ann, self.bob = self._walk(self.ann, ann), self._walk(self.bob, bob)
         lifted = {
             i for i, berry in enumerate(self.berries)
@@ -66,7 +67,7 @@ def distance(a: tuple[int, int], b: tuple[int, int]) -> int:
 
 
 def play(server: str, queue: str) -> None:
-    """What stands in the game's own loop: ask for actions, say what they earned, say when it is over."""
+    """The game's own loop: it requests actions, reports their reward, and reports when an episode is over."""
     actor = Actor(server=server, queue=queue, timeout=300)
     while True:
         game, reward = Meadow(), 0
@@ -102,11 +103,11 @@ def main(steps: int, out: Path) -> None:
                 process.terminate()
                 process.wait()
         rows = [json.loads(line) for line in (home / "server" / "trainer" / "metrics.jsonl").read_text().splitlines()]
-    draw([row for row in rows if row["return"] is not None], out)
+    plot([row for row in rows if row["return"] is not None], out)
 
 
 def watch(client: Client, steps: int) -> None:
-    """Print how it goes until the team has learned from so many steps."""
+    """Print the progress until the server has trained on that many steps."""
     said = 0
     while True:
         status = client.status()
@@ -120,7 +121,7 @@ def watch(client: Client, steps: int) -> None:
         time.sleep(0.2)
 
 
-def draw(rows: list[dict[str, float]], out: Path) -> None:
+def plot(rows: list[dict[str, float]], out: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -142,9 +143,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--out", type=Path, default=Path("relay_game.png"))
-    parser.add_argument("--play", nargs=2, metavar=("SERVER", "QUEUE"), help="be one of the players")
+    parser.add_argument("--play", nargs=2, metavar=("SERVER", "QUEUE"), help="run as one of the players")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes it started are ended too
     if given.play:
         play(*given.play)
     else:

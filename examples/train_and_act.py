@@ -1,4 +1,4 @@
-"""Train a team, evaluate it, and drive an environment with its policy by hand.
+"""Train a policy, evaluate it, and act with it in a loop of your own.
 
 python examples/train_and_act.py --steps 500000
 """
@@ -14,9 +14,9 @@ import flockrl
 
 
 class StopWhenGood(flockrl.Callback):
-    """Ends training early once the greedy team is good enough."""
+    """Ends training as soon as the greedy policy is good enough."""
 
-    def on_evaluation(self, moment: flockrl.callbacks.Moment, result: flockrl.EvalResult) -> None:
+    def on_evaluation(self, moment: flockrl.Moment, result: flockrl.EvalResult) -> None:
         if result.mean > -10:
             moment.stop("good enough")
 
@@ -33,7 +33,7 @@ def main(steps: int) -> None:
         action = policy.act(np.asarray(seen.obs))
         state, seen, reward, _, _ = env.step(jax.random.key(t), state, action)
         total += np.asarray(reward)
-    print(f"one episode by hand: {np.round(total, 2)}")
+    print(f"return of one episode: {np.round(total, 2)}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The environment interface, automatic resets, and environments by name.
+"""The environment interface and automatic resets.
 
-An environment is an object with a `spec` and two pure functions over one team (no batch axis; the
-rollout maps them over B environments):
+An environment is an object with a `spec` and two pure functions of one environment instance (no batch
+axis; the rollout maps them over B instances):
 
     reset(key) -> (state, Observation)
     step(key, state, action) -> (state, Observation, reward [N], terminated [N], truncated [N])
 
-`terminated` and `truncated` may also be scalars when they hold for the whole team. A step never
-resets: the observation it returns is the one the episode ended on.
+`terminated` and `truncated` may also be scalars, which then hold for all agents. A step never resets:
+at the end of an episode it returns the last observation of that episode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flockrl.core.types import Array, EnvSpec, Observation, PyTree
 
 @runtime_checkable
 class Env(Protocol):
-    """A compiled environment of one team. See the module's docstring for the contract."""
+    """A compiled environment. See the module's docstring for the contract."""
 
     @property
     def spec(self) -> EnvSpec: ...
@@ -40,10 +40,10 @@ def reset_batch(env: Env, key: Array, batch: int) -> tuple[PyTree, Observation]:
 
 
 class StepResult(NamedTuple):
-    """One step of B environments. `observation` is what to act on next, `final` what the step led to.
+    """One step of B environments. `observation` is the one to act on next, `final` the one after the step.
 
-    They differ only where an episode ended: there `observation` opens the next episode and `final`
-    closes the old one. reward, terminated, truncated: [B, N]; done: [B].
+    They differ only where an episode ended: there `observation` is the first of the next episode and
+    `final` the last of the old one. reward, terminated, truncated: [B, N]; done: [B].
     """
 
     state: PyTree
@@ -56,7 +56,7 @@ class StepResult(NamedTuple):
 
 
 def advance_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
-    """Step B environments without resets. `observation` is what `action` answered."""
+    """Step B environments without resets. `observation` is the one that `action` was chosen for."""
     keys = jax.random.split(key, action.shape[0])
     state, final, reward, terminated, truncated = jax.vmap(env.step)(keys, state, clip_action(env.spec, action))
     terminated, truncated = _per_agent(terminated, reward), _per_agent(truncated, reward)
@@ -68,14 +68,14 @@ def advance_batch(env: Env, key: Array, state: PyTree, observation: Observation,
 
 
 def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, action: Array) -> StepResult:
-    """Step B environments and reset those whose episode ended. `observation` is what `action` answered."""
+    """Step B environments and reset those whose episode ended. `observation` is the one `action` was chosen for."""
     batch = action.shape[0]
     now = advance_batch(env, key, state, observation, action)
     state, final, done = now.state, now.final, now.done
 
-    # Most environments end together or not at all, so drawing fresh states is worth a branch.
+    # In most environments all episodes of a batch end in the same step, so most steps skip the resets.
     def fresh(_: None) -> tuple[PyTree, Observation]:
-        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # no key that a step was given
+        new = reset_batch(env, jax.random.fold_in(key, batch), batch)  # a key that no step uses
         return jax.tree.map(lambda new, old: _where(done, new, old), new, (state, final))
 
     state, observation = jax.lax.cond(done.any(), fresh, lambda _: (state, final), None)
@@ -83,18 +83,18 @@ def step_batch(env: Env, key: Array, state: PyTree, observation: Observation, ac
 
 
 def _per_agent(flag: Array, reward: Array) -> Array:
-    """Flags of whole teams [B] as flags of agents [B, N]."""
+    """Flags per environment [B] or per agent [B, N], as flags per agent [B, N]."""
     return jnp.broadcast_to(flag[:, None] if flag.ndim == 1 else flag, reward.shape)
 
 
 def _where(condition: Array, new: Array, old: Array) -> Array:
-    """Choose along the leading axis, whatever axes follow; typed keys included."""
+    """Choose along the leading axis of arrays of any rank, typed keys included."""
     return jnp.where(condition.reshape(condition.shape + (1,) * (new.ndim - 1)), new, old)
 
 
 class Paths(NamedTuple):
     """Where the agents of an episode went. walked: [T + 1, N, 2]; sizes: [N] radii; paint: [N, 4] red, green, blue,
-    opacity; marks [L, 2], mark_sizes, mark_paint: the same for the landmarks at its end."""
+    opacity; marks [L, 2], mark_sizes, mark_paint: the same for the landmarks at the end of the episode."""
 
     walked: np.ndarray
     sizes: np.ndarray

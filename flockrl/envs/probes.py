@@ -1,9 +1,9 @@
-"""Probes: tiny environments with known answers, each of which isolates one thing a learner must do.
+"""Probes: tiny environments with known answers. Each isolates one thing that a learner must do.
 
-A learner that fails here has a bug, and which probe fails says where: start with `constant_reward` and
-go down `ENVIRONMENTS`, since each probe needs little more than the ones before it. Every probe has
-`best`, the highest mean episode return. Where actions are to be chosen, choosing right pays +1 and
-choosing wrong -1 unless the probe says otherwise, so that guessing between two is worth 0.
+A learner that fails a probe has a bug, and the probe shows where. Start with `constant_reward` and go
+down `ENVIRONMENTS`: each probe needs little more than the ones before it. Every probe has `best`, the
+highest mean episode return. Unless the probe says otherwise, a right action pays +1 and a wrong one
+-1, so guessing between two actions has the mean return 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, Space
 
 
 class Moment(NamedTuple):
-    """t: steps since the reset; cue: what was drawn at random, in the probe's own form."""
+    """t: steps since the reset; cue: what was drawn at random; each probe has its own form of it."""
 
     t: Array
     cue: Array
@@ -33,12 +33,12 @@ def _no_cue(_: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A probe from its parts.
+    """A probe, put together from its parts.
 
-    observe(moment) -> Observation, and reward(moment, action) -> [N] or a number for everyone, where
-    `moment` is the one that was acted in. draw(key) makes the cue, once per episode or, with `redraw`,
-    for every step. `lives` gives the step after which each agent terminates; without it the whole team
-    terminates after `spec.max_steps`, or with `truncates` is cut there.
+    observe(moment) -> Observation. reward(moment, action) -> [N], or one number for all agents; `moment` is
+    the one before the step. draw(key) makes the cue, once per episode or, with `redraw`, for every step.
+    `lives` gives the step after which each agent terminates; without it all agents terminate after
+    `spec.max_steps` or, with `truncates`, are truncated there.
     """
 
     spec: EnvSpec
@@ -71,7 +71,7 @@ def _spec(
     actions: tuple[Space, ...] = (Discrete(2),),
     state_size: int = 0,
 ) -> EnvSpec:
-    """A spec whose `sizes` and `actions` hold for all agents where only one is given."""
+    """A spec. Where `sizes` or `actions` have only one entry, it holds for all agents."""
     n = len(agents)
     boxes = tuple(Box((size,), -1.0, 1.0) for size in sizes)
     boxes = boxes * n if len(boxes) == 1 else boxes
@@ -83,12 +83,12 @@ PAIR = ("agent_0", "agent_1")
 
 
 def _blank(agents: int = 1) -> Observation:
-    """The observation that tells nothing: the constant 1 for everyone."""
+    """An observation without information: the constant 1 for all agents."""
     return Observation(jnp.ones((agents, 1)))
 
 
 def _one(row: Array) -> Observation:
-    """What a single agent sees: [O]."""
+    """The observation of a single agent. row: [O]."""
     return Observation(row[None].astype(jnp.float32))
 
 
@@ -114,7 +114,7 @@ def _length(name: str, length: int, least: int = 1) -> int:
 
 
 def constant_reward() -> Probe:
-    """Isolates the value of a state: one step, constant observation, reward 1 whatever is done.
+    """Isolates the value of a state: one step, constant observation, reward 1 for any action.
 
     Known answer: the value is 1.
     """
@@ -135,7 +135,7 @@ def discount() -> Probe:
 
 
 def observation_value() -> Probe:
-    """Isolates reading the observation: a random -1 or +1 is observed, then paid. No action matters.
+    """Isolates reading the observation: a random -1 or +1 is observed and is also the reward. Actions have no effect.
 
     Known answer: the value is the observation; the mean return is 0.
     """
@@ -152,8 +152,8 @@ def action(continuous: bool = False) -> Probe:
     """Isolates improving the policy: one step, constant observation.
 
     Action 1 pays +1 and action 0 pays -1. With `continuous`, an action a from [-2, 3] pays
-    1 - (a - 0.5)^2. Known answer: action 1, or a = 0.5; return 1. The middle of the bounds is the
-    target, so a policy that never moves from there passes too: judge by its spread shrinking.
+    1 - (a - 0.5)^2. Known answer: action 1, or a = 0.5; return 1. The target is the middle of the bounds,
+    so a policy that starts there passes without learning: check that its standard deviation shrinks.
     """
     if continuous:
         spec = _spec("action", actions=(Box((1,), -2.0, 3.0),))
@@ -176,11 +176,10 @@ def observation_action() -> Probe:
 
 
 def credit() -> Probe:
-    """Isolates individual rewards: two agents, each observes a bit of its own and is paid for its own match.
+    """Isolates individual rewards: two agents; each observes a bit of its own and is paid for matching it.
 
-    Known answer: both agents get 1. A learner that pays agents for each other's choices stays at 0, and
-    one that averages the rewards learns but misjudges: a wrong choice is worth -1 to the agent
-    that makes it and nothing to the other.
+    Known answer: both agents get 1. A learner that gives each agent the other's reward stays at 0. One that
+    averages the rewards learns, but its values are wrong: a wrong action costs only the agent that takes it.
     """
     return Probe(
         _spec("credit", agents=PAIR),
@@ -192,8 +191,8 @@ def credit() -> Probe:
 
 
 def team_credit() -> Probe:
-    """Isolates credit within a team: two agents, each observes a bit of its own, and both are paid 1 when
-    both match, otherwise 0.
+    """Isolates credit within a side: two agents; each observes a bit of its own, and both are paid 1 when
+    both match theirs, otherwise 0.
 
     Known answer: return 1; guessing gets 0.25.
     """
@@ -224,7 +223,7 @@ def memory(length: int = 4) -> Probe:
 
 def masks(length: int = 4) -> Probe:
     """Isolates action masks: in each of `length` steps one of 8 actions is legal, drawn at random, and only
-    the mask tells which. It pays +1, an illegal action pays -1 and is otherwise let pass.
+    the mask shows which. The legal action pays +1; an illegal one pays -1 and has no other effect.
 
     Known answer: return `length`; without the mask the best is -0.75 per step.
     """
@@ -240,18 +239,18 @@ def masks(length: int = 4) -> Probe:
 
 
 def truncation(length: int = 5) -> Probe:
-    """Isolates bootstrapping where an episode is cut: reward 1 in every step, constant observation,
-    truncated after `length` steps.
+    """Isolates bootstrapping at a truncation: reward 1 in every step, constant observation, truncated after
+    `length` steps.
 
-    Known answer: the value is 1 / (1 - gamma), as if it went on for ever.
+    Known answer: the value is 1 / (1 - gamma), as if the episode never ended.
     """
     spec = _spec("truncation", steps=_length("truncation", length))
     return Probe(spec, float(length), lambda m: _blank(), lambda m, action: jnp.float32(1), truncates=True)
 
 
 def termination(length: int = 5) -> Probe:
-    """Isolates the end of an episode: reward 1 in every step, terminated after `length` steps, which the
-    observation counts by a one-hot.
+    """Isolates the end of an episode: reward 1 in every step, terminated after `length` steps. The observation
+    is the one-hot of the step.
 
     Known answer: the value with k steps left is (1 - gamma^k) / (1 - gamma).
     """
@@ -264,9 +263,9 @@ def termination(length: int = 5) -> Probe:
 
 
 def unlike() -> Probe:
-    """Isolates unlike agents, hence padding: observation sizes 1, 3 and 5, action counts 2, 3 and 4. The
-    first agent sees its right action as -1 or +1, the second as a one-hot, the third as a one-hot of 4
-    followed by the constant 1. Each is paid for its own choice.
+    """Isolates unlike agents, and thereby padding: observation sizes 1, 3 and 5, action counts 2, 3 and 4. The
+    first agent observes its right action as -1 or +1, the second as a one-hot, the third as a one-hot of 4
+    followed by the constant 1. Each is paid for its own action.
 
     Known answer: return 1 for every agent.
     """
@@ -287,11 +286,11 @@ def unlike() -> Probe:
 
 
 def death() -> Probe:
-    """Isolates agents that end before others: agent i lives i + 1 steps, earns 1 in each and observes the
-    one-hot of the steps it has left. The dead earn nothing and observe noise; the episode ends with
-    the last of them, before `max_steps`.
+    """Isolates agents that die before others: agent i lives i + 1 steps, earns 1 in each and observes the
+    one-hot of the steps it has left. Dead agents earn nothing and observe noise. The episode ends when the
+    last agent dies, before `max_steps`.
 
-    Known answer: with k own steps left the value is (1 - gamma^k) / (1 - gamma), whatever the dead see.
+    Known answer: an agent with k steps left has the value (1 - gamma^k) / (1 - gamma); the noise has no effect.
     """
     lives = np.array([1, 2, 3], np.int32)
 
@@ -312,10 +311,10 @@ def death() -> Probe:
 
 
 def state() -> Probe:
-    """Isolates the global state: two agents observe nothing, the state holds a random -1 or +1, and that is
-    paid to both. No action matters.
+    """Isolates the global state: the state is a random -1 or +1, which is also the reward of both agents. They
+    observe only a constant. Actions have no effect.
 
-    Known answer: the value is the state, which only a central critic can know; without it, 0.
+    Known answer: the value is the state, which only a central critic reads; without it, the value is 0.
     """
     return Probe(
         _spec("state", agents=PAIR, state_size=1),

@@ -1,4 +1,4 @@
-"""Environments by name, and from objects that users hand over."""
+"""Environments by name, and from objects that users pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUITES = {
 
 
 def make(name: Any, **settings: Any) -> Any:
-    """Build an environment, compiled (`Env`) or on the host (`host.Host`).
+    """Build an environment, compiled (`Env`) or on the host (`envs.host.env.Host`).
 
     name: `SUITE/NAME[:setting=value,...]`, or an object: an environment of flockrl, PettingZoo or Gymnasium, its
     class, or a function that builds one.

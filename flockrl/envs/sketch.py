@@ -1,4 +1,4 @@
-"""What the small renderers share: a white square, smooth edges, a few colours that colour-blind eyes tell apart."""
+"""What the small renderers share: a white square, smooth edges, colours that colour-blind people can tell apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 FINE = 2
-"""Pictures are drawn this much larger and scaled down, which smooths the edges."""
+"""Pictures are rendered larger by this factor and scaled down, which smooths the edges."""
 PAPER, INK, FAINT, LINE = (255, 255, 255), (38, 38, 42), (120, 120, 126), (214, 214, 210)
 BLUE, ORANGE, GREEN, ROSE, GOLD, SKY = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
@@ -68,11 +68,11 @@ def color_of(agent: int) -> Color:
 
 
 def mix(color: Color, paper: float) -> Color:
-    """A colour with that part of white in it."""
+    """A colour mixed with white. paper: the share of white, from 0 to 1."""
     return tuple(round(c + (255 - c) * paper) for c in color)
 
 
 def number(value: float) -> str:
-    """As short as it can be said: 7, 2.5, -0.03."""
+    """A number in few characters: 7, 2.5, -0.03."""
     value = value + 0.0  # no -0
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

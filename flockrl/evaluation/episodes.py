@@ -1,4 +1,4 @@
-"""Episodes that a trained team plays, recorded in full: for pictures, and for finding the good and the bad ones."""
+"""Episodes that a trained policy plays, recorded in full: for pictures, and for choosing good and bad ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Episode(NamedTuple):
     """One episode of T steps.
 
     states: T + 1 environment states without batch axes. obs: [T, N, O]; action: [T, N] or [T, N, A] as the
-    environment took it; reward: [T, N], 0 for the dead.
+    environment took it; reward: [T, N], 0 for dead agents.
     """
 
     states: list[PyTree]
@@ -36,7 +36,7 @@ def record(
     algorithm: Algorithm | Actor, env: Env, params: PyTree, key: Array, count: int = 1, explore: bool = False,
     limit: int | None = None,
 ) -> list[Episode]:  # fmt: skip
-    """Play `count` episodes side by side, greedily unless `explore`; no further than `limit` steps."""
+    """Play `count` episodes in parallel, greedily unless `explore`, of at most `limit` steps."""
 
     @jax.jit
     def step(state: PyTree, seen: Observation, memory: PyTree, key: Array) -> tuple[StepResult, Array, PyTree]:
@@ -63,7 +63,7 @@ def record(
 
 
 def _cut(states: list[PyTree], rows: list[tuple[Any, ...]], i: int, length: int) -> Episode:
-    """Episode i out of the batch, up to its own end."""
+    """Episode i of the batch, up to its own end."""
     own = [jax.tree.map(lambda x: x[i], state) for state in states[: length + 1]]
     obs, action, reward = (np.stack([row[k][i] for row in rows[:length]]) for k in range(3))
     return Episode(own, obs, action, reward)

@@ -1,8 +1,8 @@
-"""Team metrics: how much a team earns, how evenly, and how quickly and steadily it got there.
+"""Team metrics: how much a team earns, how evenly, and how fast and how stably it learned.
 
 `utilities` is U [N] everywhere: the mean episode return of each agent. A metric that is not defined for the
-given numbers is None, never a number that looks like one: a product of negative utilities or a Gini index of
-gains and losses mixed would say nothing.
+given numbers is None: a product of negative utilities, or a Gini index of mixed gains and losses, would be
+meaningless.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 LEVEL = 0.95
-"""The share of all progress that counts as arrived."""
+"""The share of its total rise at which a curve counts as converged."""
 WINDOW = 0.2
-"""The last part of a curve that counts as its end."""
+"""The share of a curve, at its end, that counts as its final part."""
 
 
 def welfare(utilities: ArrayLike) -> float:
@@ -31,7 +31,7 @@ def egalitarian_welfare(utilities: ArrayLike) -> float:
 
 
 def nash_welfare(utilities: ArrayLike) -> float | None:
-    """prod_i U_i, for positive utilities; None otherwise, or where the product is too large for a float."""
+    """prod_i U_i for positive utilities; None for others, and if the product is too large for a float."""
     values = _vector(utilities)
     if (values <= 0).any():
         return None
@@ -48,7 +48,7 @@ def proportional_fairness(utilities: ArrayLike) -> float | None:
 def jain_index(utilities: ArrayLike) -> float | None:
     """(sum U)^2 / (n sum U^2): 1 when all get the same, 1/n when one gets everything.
 
-    Costs (no utility above 0) are compared like gains; gains and costs mixed have no index.
+    Costs (no utility above 0) are compared like gains; mixed gains and costs give None.
     """
     values = _one_sign(utilities)
     if values is None:
@@ -60,7 +60,7 @@ def jain_index(utilities: ArrayLike) -> float | None:
 def gini_index(utilities: ArrayLike) -> float | None:
     """sum_ij |U_i - U_j| / (2 n sum_i |U_i|): 0 when all get the same, (n-1)/n when one gets everything.
 
-    Costs (no utility above 0) are compared like gains; gains and costs mixed have no index.
+    Costs (no utility above 0) are compared like gains; mixed gains and costs give None.
     """
     values = _one_sign(utilities)
     if values is None:
@@ -71,11 +71,11 @@ def gini_index(utilities: ArrayLike) -> float | None:
 
 
 def envy(utilities: ArrayLike, kinds: Sequence[int] | None = None) -> float:
-    """The largest envy: how much more some agent would have with the outcome of another, 0 when nobody envies.
+    """The largest envy: how much more an agent would have with another agent's outcome; 0 when no agent envies another.
 
-    utilities: [N], where everybody values an outcome at what its owner got; or [N, N], where entry (i, j) is
-    what agent i holds agent j's outcome worth. Agents envy only those of their own kind (`kinds` [N]): a prey has
-    no use for what a predator earns.
+    utilities: [N], where all agents value an outcome at what its owner got; or [N, N], where entry (i, j) is
+    the value of agent j's outcome to agent i. Agents envy only those of their own kind (`kinds` [N]): a predator's
+    reward would be of no use to prey.
     """
     values = np.asarray(utilities, float)
     if values.ndim == 1:
@@ -93,17 +93,17 @@ def envy_free(utilities: ArrayLike, kinds: Sequence[int] | None = None, toleranc
 
 
 def efficiency(utilities: ArrayLike, best: ArrayLike) -> float | None:
-    """sum_i U_i / sum_i U_i^max, against the stated maximum of each agent or one for all; None unless positive."""
+    """sum_i U_i / sum_i U_i^max. best: the maximum of each agent, or one for all. None unless their sum is positive."""
     values = _vector(utilities)
     top = float(np.broadcast_to(np.asarray(best, float), values.shape).sum())
     return float(values.sum()) / top if top > 0 else None
 
 
 def converged_at(steps: ArrayLike, scores: ArrayLike, level: float = LEVEL, window: float = WINDOW) -> float | None:
-    """The first step from which on a curve stays at or above `level` of the way from its start to its final level.
+    """The first step from which a curve stays at or above `level` of the way from its first point to its final level.
 
-    The final level is the mean over the last `window` of the points. Progress is measured from the first point,
-    since returns may be negative and 95% of -10 is better than -10. None for a curve that did not rise.
+    The final level is the mean over the last `window` of the points. The rise is measured from the first point,
+    because returns may be negative: 95% of -10 would be better than -10. None for a curve that did not rise.
     """
     x, y = _vector(steps), _vector(scores)
     end = float(y[-_tail(len(y), window) :].mean())
@@ -115,7 +115,7 @@ def converged_at(steps: ArrayLike, scores: ArrayLike, level: float = LEVEL, wind
 
 
 def stability(scores: ArrayLike, window: float = WINDOW) -> float:
-    """Standard deviation over the last `window` of a curve: how much a finished policy still swings."""
+    """Standard deviation over the last `window` of a curve: how much the return still varies at the end."""
     y = _vector(scores)
     return float(y[-_tail(len(y), window) :].std())
 
@@ -136,9 +136,9 @@ def gaussian_kl(old_mean: ArrayLike, old_std: ArrayLike, new_mean: ArrayLike, ne
 
 
 def team_metrics(utilities: ArrayLike, kinds: Sequence[int] | None = None, best: Any = None) -> dict[str, float]:
-    """What an evaluation logs about a team, by the names it has in `metrics.jsonl`; undefined metrics are left out.
+    """The team metrics of an evaluation, by their names in `metrics.jsonl`; undefined metrics are left out.
 
-    A single agent has no fairness: only its efficiency is told, where the environment states its maximum.
+    For a single agent fairness has no meaning: only efficiency is given, if the environment states its maximum.
     """
     values = _vector(utilities)
     found: dict[str, float | None] = {"eval_efficiency": None if best is None else efficiency(values, best)}

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, greedy unless asked otherwise, as one compiled loop or, on the host, step by step."""
+"""Evaluation: whole episodes, greedy by default, as one compiled loop or, on the host, step by step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flockrl.rollouts.host import HostActor
 
 Evaluator = Callable[[PyTree, Array], tuple[Any, Any]]
 HOST_ENVS = 16
-"""Teams of a host environment that play evaluation episodes side by side."""
+"""Instances of a host environment that play evaluation episodes in parallel."""
 
 
 def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explore: bool = False) -> Evaluator:
@@ -54,15 +54,15 @@ def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explor
 def make_player(
     algorithm: Algorithm | Actor, env: Env | Host, episodes: int, explore: bool = False, workers: int | None = None
 ) -> Evaluator:
-    """A function as `make_evaluator` gives it, ready to be called, for environments of either kind."""
+    """A function like that of `make_evaluator`, ready to be called, for compiled and host environments."""
     if not isinstance(env, Host):
         return jax.jit(make_evaluator(algorithm, env, episodes, explore))
-    host, actor, teams = env, HostActor(algorithm, explore), min(HOST_ENVS, episodes)
+    host, actor, instances = env, HostActor(algorithm, explore), min(HOST_ENVS, episodes)
 
     def play(params: PyTree, key: Array) -> tuple[np.ndarray, np.ndarray]:
-        executor, _ = open_executor(host, [teams], workers)
+        executor, _ = open_executor(host, [instances], workers)
         try:
-            return host_episodes(actor, params, HostBatch(executor, 0, teams), key, episodes)
+            return host_episodes(actor, params, HostBatch(executor, 0, instances), key, episodes)
         finally:
             executor.close()
 
@@ -72,7 +72,7 @@ def make_player(
 def host_episodes(
     actor: HostActor, params: PyTree, env: HostBatch, key: Array, episodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [episodes, N] and lengths [episodes]. Team i plays the episodes i, i + B, i + 2 B, ..."""
+    """Returns [episodes, N] and lengths [episodes]. Instance i plays the episodes i, i + B, i + 2 B, ..."""
     reset_key, key = jax.random.split(key)
     seeds = np.asarray(words(jax.random.split(reset_key, episodes)))
     returns, lengths = np.zeros((episodes, env.spec.num_agents), np.float32), np.zeros(episodes, np.int32)
@@ -92,7 +92,7 @@ def host_episodes(
         returns[mine[going]] += np.where(counted, now.reward, 0.0)[going]
         lengths[mine[going]] += 1
         first, seen = now.done & going, now.observation
-        if env.was_cut.any():  # by a fault of the environment: that episode is played again from its beginning
+        if env.was_cut.any():  # after an error of the environment, its episode is played again from the beginning
             again = place[env.was_cut]
             returns[again], lengths[again] = 0.0, 0
             seen = env.reset(seeds[place], env.was_cut)
@@ -113,31 +113,31 @@ def summarize(returns: Array, lengths: Array) -> EvalResult:
 
 
 def record_frames(algorithm: Algorithm, env: Host, params: PyTree, key: Array, explore: bool = False) -> list[Any]:
-    """Play one episode and draw every moment of it."""
-    team, actor = env.build(True), HostActor(algorithm, explore)
+    """Play one episode and render every step of it."""
+    instance, actor = env.build(True), HostActor(algorithm, explore)
     frames, memory, first = [], actor.memory(1), np.ones(1, bool)
-    seen = team.reset(words_seed(np.asarray(words(key))))
+    seen = instance.reset(words_seed(np.asarray(words(key))))
     try:
         for t in range(env.spec.max_steps):
-            frames.append(np.asarray(team.render()))
+            frames.append(np.asarray(instance.render()))
             one = jax.tree.map(lambda x: np.asarray(x)[None], seen)
             act_key, draws = _chance(key, t, 1)
             action, memory, _ = actor(params, one, memory, first, np.ones(1, bool), np.asarray(act_key))
-            seen, _, terminated, truncated = team.step(env.form.clip(action[0]), words_seed(np.asarray(draws)[0]))
+            seen, _, terminated, truncated = instance.step(env.form.clip(action[0]), words_seed(np.asarray(draws)[0]))
             first = np.zeros(1, bool)
             over = np.asarray(terminated) | np.asarray(truncated)
             if (over if seen.alive is None else over | ~seen.alive).all():
-                frames.append(np.asarray(team.render()))
+                frames.append(np.asarray(instance.render()))
                 break
     finally:
-        team.close()
+        instance.close()
     return frames
 
 
 def record_episode(
     algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False
 ) -> list[PyTree]:
-    """Play one episode and keep every environment state; of a host environment, every frame."""
+    """Play one episode and return every environment state or, for a host environment, every frame."""
     if isinstance(env, Host):
         return record_frames(algorithm, env, params, key, explore)
     (episode,) = record(algorithm, env, params, key, 1, explore)

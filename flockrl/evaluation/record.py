@@ -1,4 +1,4 @@
-"""Rollouts become recorded episodes."""
+"""Recording: cuts rollouts into episodes and writes them to files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flockrl.evaluation.playing import summarize
 from flockrl.rollouts.compiled import scan_rollout, start
 from flockrl.rollouts.host import HostActor, host_rollout, host_start
 
-TEAMS, STRETCH = 16, 128
-"""Teams that play side by side while episodes are recorded, and the longest rollout of them."""
+INSTANCES, STRETCH = 16, 128
+"""Environment instances that play in parallel while episodes are recorded, and the most steps of one rollout."""
 
 
 class Recorder:
-    """Cuts the rollouts [T, B] of B environments into whole episodes, which may reach over several of them.
+    """Cuts the rollouts [T, B] of B environments into whole episodes, which may span several rollouts.
 
-    env: the environment's name. Every recorder gives its trajectories names that no other gives.
+    env: the environment's name. The names of trajectories are unique across recorders.
     """
 
     def __init__(self, spec: EnvSpec, env: str, envs: int):
@@ -41,11 +41,11 @@ class Recorder:
 
     @property
     def finished(self) -> np.ndarray:
-        """[B] episodes of each environment that have ended and been handed out."""
+        """[B] the number of each environment's episodes that have ended and been yielded."""
         return self._episode
 
     def add(self, rollout: Trajectory, version: int) -> Iterator[Experience]:
-        """Take in the rollout that a policy of this version made; yields the episodes that ended before its end."""
+        """Add a rollout of the policy of this version. Yields the episodes that are complete now."""
         pieces = self._pieces(rollout, version)
         opens = np.asarray(rollout.first)[0]
         ended: list[Experience] = []
@@ -71,14 +71,14 @@ class Recorder:
             yield join(ended)
 
     def close(self) -> Iterator[Experience]:
-        """The episodes that are still under way, as far as they went."""
+        """Yield the unfinished episodes as far as they went."""
         rest = [piece for piece in self._open if piece is not None]
         self._open = [None] * len(self._open)
         if rest:
             yield join(rest)
 
     def _pieces(self, rollout: Trajectory, version: int) -> Experience:
-        """The rollout cut where episodes begin, column by column."""
+        """The rollout, cut where episodes begin, environment by environment."""
         first = np.array(rollout.first)
         steps, envs = first.shape
         begins = first.copy()
@@ -86,7 +86,7 @@ class Recorder:
         self._counts = begins.sum(0)
         column, row = np.nonzero(begins.T)
         length = np.diff(np.append(column * steps + row, envs * steps))
-        # An episode that goes on keeps its number and its count of steps.
+        # An episode that continues from the rollout before keeps its number and its count of steps.
         number = np.cumsum(first, axis=0)[row, column] + self._episode[column]
         offset = np.zeros(len(column), np.int64)
         for i in np.flatnonzero((row == 0) & ~first[row, column]):
@@ -120,7 +120,7 @@ class Recorder:
 
 
 class Recording:
-    """A file that a run's episodes are written to."""
+    """A file to which the episodes of a run are written."""
 
     def __init__(self, path: Path, spec: EnvSpec, env: str, envs: int, about: Mapping[str, Any]):
         self.writer = Writer(path, spec, {"env": env, **about})
@@ -131,7 +131,7 @@ class Recording:
             self.writer.add(episodes)
 
     def close(self) -> None:
-        """Write what is under way, and put the file in its place."""
+        """Write the unfinished episodes, and move the file to its final place."""
         for rest in self.recorder.close():
             self.writer.add(rest)
         self.writer.close()
@@ -141,22 +141,22 @@ def record_episodes(
     path: Path, algorithm: Algorithm, env: Any, params: PyTree, about: Mapping[str, Any], episodes: int, key: Array,
     explore: bool, workers: int | None = None,
 ) -> EvalResult:  # fmt: skip
-    """Play whole episodes, write them to a file, and say how they went. Every team plays the same number of them, so
-    that short episodes do not count more often, and what is above `episodes` is left out."""
-    teams = min(TEAMS, episodes)
-    each, steps = -(-episodes // teams), min(env.spec.max_steps, STRETCH)
+    """Play whole episodes, write them to a file, and return their scores. Every environment instance plays the same
+    number of episodes, so that short ones are not over-represented; those above `episodes` are left out."""
+    instances = min(INSTANCES, episodes)
+    each, steps = -(-episodes // instances), min(env.spec.max_steps, STRETCH)
 
     def act(params: PyTree, seen: Observation, memory: PyTree, key: Array, _: bool) -> Any:
         return algorithm.act(params, seen, memory, key, explore)
 
     player = algorithm._replace(act=act, rollout_steps=steps)
-    recorder = Recorder(env.spec, about["env"], teams)
+    recorder = Recorder(env.spec, about["env"], instances)
     returns: list[np.ndarray] = []
     lengths: list[int] = []
-    with Writer(path, env.spec, about) as writer, _rollouts(player, env, params, key, teams, workers) as rollouts:
+    with Writer(path, env.spec, about) as writer, _rollouts(player, env, params, key, instances, workers) as rollouts:
         while recorder.finished.min() < each:
             for data in recorder.add(next(rollouts), -1):
-                place = data.episode * teams + [int(name.split("-")[1]) for name in data.id]
+                place = data.episode * instances + [int(name.split("-")[1]) for name in data.id]
                 chosen = data.pick(np.flatnonzero(place < episodes))
                 if chosen.trajectories:
                     writer.add(chosen)
@@ -167,18 +167,18 @@ def record_episodes(
 
 @contextlib.contextmanager
 def _rollouts(
-    player: Algorithm, env: Any, params: PyTree, key: Array, teams: int, workers: int | None
+    player: Algorithm, env: Any, params: PyTree, key: Array, instances: int, workers: int | None
 ) -> Iterator[Iterator[Trajectory]]:
-    """Rollouts [T, B] of B teams without end, on the device or on the host."""
+    """An endless iterator of rollouts [T, B] of B environment instances, on the device or on the host."""
     begin, key = jax.random.split(key)
     if not isinstance(env, Host):
         play: Any = jax.jit(lambda params, actors, key: scan_rollout(player, params, env, actors, key))
-        yield _endless(play, params, jax.jit(lambda key: start(player, env, key, teams))(begin), key)
+        yield _endless(play, params, jax.jit(lambda key: start(player, env, key, instances))(begin), key)
         return
-    executor, _ = open_executor(env, [teams], workers)
+    executor, _ = open_executor(env, [instances], workers)
     try:
-        batch, actor = HostBatch(executor, 0, teams), HostActor(player)
-        seen = batch.reset(np.asarray(words(jax.random.split(begin, teams))))
+        batch, actor = HostBatch(executor, 0, instances), HostActor(player)
+        seen = batch.reset(np.asarray(words(jax.random.split(begin, instances))))
         actors = host_start(player, env.form, batch.state(), seen)
         yield _endless(lambda params, actors, key: host_rollout(actor, params, batch, actors, key), params, actors, key)
     finally:
@@ -192,6 +192,6 @@ def _endless(play: Any, params: PyTree, actors: Any, key: Array) -> Iterator[Tra
 
 
 def _continue(before: Experience, after: Experience) -> Experience:
-    """Two pieces of one episode as one. It counts as made by the policy that began it."""
+    """Join two pieces of one episode. The version is that of the policy that began it."""
     both = join([before, after])
     return both.take(np.array([0]), both.length.sum(keepdims=True), np.arange(both.steps))

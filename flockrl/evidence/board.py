@@ -19,7 +19,7 @@ from flockrl.evidence.summary import Line, best_lines, lines
 
 
 class Board:
-    """A live table on a terminal; elsewhere a line for each cell that ends."""
+    """A live table on a terminal; otherwise a printed line for each cell that ends."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
@@ -48,23 +48,23 @@ class Board:
 
 
 def progress_table(works: Sequence[Work]) -> Table:
-    """A row per algorithm and environment: how many cells are done, how far the others are, scores so far."""
+    """A row per algorithm and environment: counts of done, running and failed cells, share of steps done, scores."""
     table = Table(title="benchmark", title_justify="left")
     for name in ("environment", "algorithm"):
         table.add_column(name)
     for name in ("done", "running", "failed", "steps", "eval so far"):
         table.add_column(name, justify="right")
-    groups: dict[tuple[str, str], list[Work]] = {}
+    rows: dict[tuple[str, str], list[Work]] = {}
     for work in works:
-        groups.setdefault((work.cell.env, work.cell.algorithm), []).append(work)
-    for (env, algorithm), group in groups.items():
-        counts = [sum(work.state == state for work in group) for state in ("done", "running", "failed")]
-        seen = [work.progress for work in group if work.state in ("done", "running")]
+        rows.setdefault((work.cell.env, work.cell.algorithm), []).append(work)
+    for (env, algorithm), row in rows.items():
+        counts = [sum(work.state == state for work in row) for state in ("done", "running", "failed")]
+        seen = [work.progress for work in row if work.state in ("done", "running")]
         scores = [score for _, score in seen if score is not None]
-        total = sum(work.cell.run.options.steps for work in group)
+        total = sum(work.cell.run.options.steps for work in row)
         part = min(1.0, sum(step for step, _ in seen) / total)
         shown = f"{np.mean(scores):.2f}" if scores else "-"
-        table.add_row(env, algorithm, f"{counts[0]}/{len(group)}", str(counts[1]), str(counts[2]), f"{part:.0%}", shown)
+        table.add_row(env, algorithm, f"{counts[0]}/{len(row)}", str(counts[1]), str(counts[2]), f"{part:.0%}", shown)
     return table
 
 
@@ -96,14 +96,14 @@ def _cells(line: Line, first: bool) -> list[str]:
 
 
 def plain_table(records: Sequence[Record]) -> Table:
-    """Mean and spread of the seeds, for when the extra `report` is not installed."""
+    """Mean and standard deviation over seeds, for when the extra `report` is not installed."""
     table = Table(title="final scores over seeds", title_justify="left")
     for name in ("environment", "algorithm", "seeds", "mean", "std"):
         table.add_column(name)
-    groups: dict[tuple[str, str], list[float]] = {}
+    scores: dict[tuple[str, str], list[float]] = {}
     for record in records:
-        groups.setdefault((record.env, record.label), []).append(record.final)
-    for (env, label), finals in sorted(groups.items()):
+        scores.setdefault((record.env, record.label), []).append(record.final)
+    for (env, label), finals in sorted(scores.items()):
         table.add_row(env, label, str(len(finals)), f"{np.mean(finals):.2f}", f"{np.std(finals):.2f}")
     table.caption = Text(f"{protocol(records)} For intervals: pip install 'flockrl[report]'.")
     table.caption_justify = "left"
@@ -111,6 +111,6 @@ def plain_table(records: Sequence[Record]) -> Table:
 
 
 def written(out: Path) -> str:
-    """The files that a benchmark left."""
+    """A line that names the files a benchmark wrote."""
     names = [name for name in ("results.csv", "results.parquet", "cells.csv", "summary.csv") if (out / name).is_file()]
     return f"{out}: {', '.join(names)}"

@@ -1,8 +1,7 @@
-"""One cell of a benchmark in a process of its own: `python -m flockrl.evaluation.cell`, started by the harness.
+"""One cell of a benchmark in a process of its own: `python -m flockrl.evidence.cell`, started by the harness.
 
-The first line of standard input is the work as JSON; the pipe then stays open for as long as the harness lives. When
-it closes, however the harness ended, this process ends too, so that no orphan writes to a cell which a restarted
-benchmark has taken up.
+The first line of standard input is the task as JSON; the pipe then stays open as long as the harness runs. When the
+pipe closes, this process ends too, so that it never writes to a cell which a restarted benchmark is running.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _run(path: Path, saved: dict[str, Any]) -> None:
 
 
 def peak_memory_mb() -> float | None:
-    """The largest resident size of this process so far, where the system tells."""
+    """The largest resident size of this process so far; None where the system does not report it."""
     try:
         import resource
     except ImportError:
@@ -67,7 +66,7 @@ def peak_memory_mb() -> float | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process works on this cell. The lock goes with the process that holds it."""
+    """Wait until no other process works on this cell. The lock ends with the process that holds it."""
     try:
         import fcntl
     except ImportError:

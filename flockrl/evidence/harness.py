@@ -1,4 +1,4 @@
-"""The benchmark harness: cells in parallel processes, finished ones never again, tables at the end."""
+"""The benchmark harness: runs cells in parallel processes, skips finished ones, and writes tables at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL = 0.1
 
 @dataclass
 class Work:
-    """A cell on its way. state: waiting, running, done or failed."""
+    """A cell and its progress. state: waiting, running, done or failed."""
 
     cell: Cell
     path: Path
@@ -36,7 +36,7 @@ class Work:
 
     @property
     def progress(self) -> tuple[int, float | None]:
-        """Steps done, and the newest evaluation."""
+        """Steps done, and the newest evaluation return."""
         step, score = 0, None
         try:
             for line in (self.path / METRICS).read_text().splitlines():
@@ -48,13 +48,13 @@ class Work:
 
 
 Watch = Callable[[Sequence[Work], Work | None], None]
-"""Called with all cells about four times a second, and with the cell that has just ended or None."""
+"""Called about four times a second with all cells and None, and whenever a cell ends with all cells and that one."""
 
 
 def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None) -> list[Work]:
-    """Run what is not yet finished; `write_tables` then writes what was found.
+    """Run the cells that are not finished; `write_tables` then writes the results.
 
-    Killed at any point and called again, it ends with the runs of an uninterrupted call.
+    A call that was killed at any point and is repeated gives the same runs as an uninterrupted call.
     """
     works = [Work(cell, out / CELLS / cell.folder) for cell in suite.cells]
     _check_directory(suite, works, out)
@@ -85,7 +85,7 @@ def write_tables(out: Path) -> list[Record]:
 
 
 def cell_row(record: Record) -> dict[str, Any]:
-    """A cell in one row. The last three columns depend on the machine and the day."""
+    """A cell in one row. The last three columns depend on the machine and its load."""
     file = record.path / CELL
     memory = json.loads(file.read_text()).get("peak_memory_mb") if file.is_file() else None
     return {
@@ -105,7 +105,7 @@ def cell_row(record: Record) -> dict[str, Any]:
 
 
 def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
-    """A benchmark continues only itself: what is there must be cells of this suite, with the same settings."""
+    """Check that `out` is empty or holds cells of this suite with the same settings, and create it."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is not a directory.")
     if out.is_dir() and any(out.iterdir()) and not (out / SUITE).is_file():
@@ -129,7 +129,7 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
 
 
 def _slots(cores: list[int], jobs: int) -> list[list[int]]:
-    """Share the cores out among the jobs. Small runs are as fast on one core as on two, so two at once pay."""
+    """Divide the cores among the jobs. Small runs are as fast on one core as on two, so parallel runs save time."""
     if jobs == 1:
         return [cores]
     return [cores[i::jobs] or [cores[i % len(cores)]] for i in range(jobs)]
@@ -169,7 +169,7 @@ def _start(work: Work, cores: list[int]) -> None:
 
 
 def _end(work: Work) -> None:
-    """Note how a cell ended. A finished one leaves no trace of its process."""
+    """Record how a cell ended. The file with the errors of a finished one is removed."""
     assert work.process is not None
     assert work.errors is not None
     assert work.process.stdin is not None

@@ -1,4 +1,4 @@
-"""Which algorithms fit an environment, and why: from its spaces, teams and size, and from a short random game."""
+"""Which algorithms fit an environment, and why: judged by its spaces, sides and size, and by a short random game."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from flockrl.algos.presets import Preset, algorithms, make_algorithm, make_config
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import Preset, algorithms, make_config
 from flockrl.algos.presets import preset as preset_of
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec
@@ -17,29 +18,29 @@ from flockrl.evaluation.episodes import record
 from flockrl.evaluation.matches import random_actor
 
 EPISODES, STEPS = 8, 100
-"""The random game: so many episodes, and no more steps of each."""
+"""The random game: the number of episodes, and the most steps of each."""
 MANY = 16
-"""From here on a critic of everything is wide and a team of independent learners is worth a look."""
+"""From this number of agents on, the input of a central critic is wide, and independent learners are worth trying."""
 TABLE = 64
-"""Up to so many different observations a table is the simplest thing that works."""
+"""Up to this number of different observations, a table is the simplest thing that works."""
 FITS, POSSIBLE, NO = "fits", "possible", "no"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What there is to know about an environment. What only playing tells is None where it cannot be played here."""
+    """Facts about an environment. Those that only playing shows are None where it cannot be played here."""
 
     spec: EnvSpec
     common: bool | None = None
-    """Whether the agents of each team always earn the same."""
+    """Whether the agents of each side always earn the same."""
     zero_sum: bool | None = None
-    """Whether the teams' rewards add up to nothing."""
+    """Whether the rewards of the sides add up to 0."""
     same_view: bool | None = None
     """Whether all agents see the same."""
     paid: float | None = None
-    """Part of the steps that paid anything but 0 to anyone."""
+    """Share of the steps in which any agent's reward was not 0."""
     views: int | None = None
-    """Different observations that were met, counted up to a little above `TABLE`."""
+    """Number of different observations seen, counted up to `TABLE` + 1."""
 
     @property
     def agents(self) -> int:
@@ -59,9 +60,9 @@ class Advice(NamedTuple):
 
 
 def look(env: Any) -> Facts:
-    """Play a few random episodes and note what happens.
+    """Play a few random episodes and collect the facts.
 
-    What cannot be played so is only described: an environment on the host, or one with actions without bounds.
+    For an environment on the host, or one with unbounded actions, nothing is played and only the spec is known.
     """
     spec = env.spec
     try:
@@ -95,12 +96,12 @@ def describe(facts: Facts) -> list[str]:
     seen = " to ".join(str(size) for size in dict.fromkeys((views[0], views[-1])))
     lines = [
         f"{facts.agents} agent{'s' * (facts.agents > 1)} of {kinds} kind{'s' * (kinds > 1)} in {facts.sides} "
-        f"team{'s' * (facts.sides > 1)}, episodes of at most {spec.max_steps:,} steps",
+        f"side{'s' * (facts.sides > 1)}, episodes of at most {spec.max_steps:,} steps",
         f"{'discrete actions' if spec.discrete else 'continuous actions, dimensions'}: {sizes}; observations: {seen} "
         f"numbers each; a central critic reads {spec.central_size:,}",
     ]
     if facts.common is None:
-        return [*lines, "rewards and what agents see were not looked at: no random game can be played here"]
+        return [*lines, "rewards and observations were not examined: no random game can be played here"]
     return [*lines, _rewards(facts), _views(facts)]
 
 
@@ -110,20 +111,20 @@ def _rewards(facts: Facts) -> str:
     elif facts.sides > 1:
         kind = "teams against each other" + (", zero-sum" if facts.zero_sum else "")
     else:
-        kind = "one team with " + ("a common reward" if facts.common else "individual rewards")
-    return f"{kind}; {facts.paid:.0%} of random steps paid anything"
+        kind = "one side with " + ("a common reward" if facts.common else "individual rewards")
+    return f"{kind}; {facts.paid:.0%} of random steps had a reward other than 0"
 
 
 def _views(facts: Facts) -> str:
     if facts.agents == 1:
-        return "whether what the agent sees tells everything cannot be known from here"
+        return "whether the agent observes everything cannot be found out by playing"
     if facts.same_view:
         return "all agents see the same"
-    return "each agent sees something of its own: none of them sees everything"
+    return "agents have different observations: none of them sees everything"
 
 
 def advise(facts: Facts) -> list[Advice]:
-    """Every algorithm there is, the fitting ones first."""
+    """Advice on every algorithm, the fitting ones first."""
     found = [_judge(name, preset, facts) for name, preset in _all().items()]
     order = (FITS, POSSIBLE, NO)
     first = "mappo" if facts.sides == 1 and facts.same_view is False else ""
@@ -140,7 +141,7 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
     except UsageError as error:
         return Advice(name, NO, str(error))
     if preset.recorded:
-        return Advice(name, POSSIBLE, "learns from recorded trajectories alone: when there are some, or as a start")
+        return Advice(name, POSSIBLE, "learns only from recorded trajectories: useful if you have some")
     rule = {
         "ppo": _ppo, "reinforce": _reinforce, "ddpg": _off_policy, "td3": _off_policy, "sac": _off_policy,
         "q_learning": _q, "tabular": _table,
@@ -149,7 +150,7 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
     if facts.agents == 1 and not single and preset.family != "tabular":
         alone = next((n for n, p in _all().items() if p.family == preset.family and p.instead), "")
         if alone:
-            return Advice(name, POSSIBLE, f"meant for teams: with one agent, {alone} is the plain form")
+            return Advice(name, POSSIBLE, f"meant for several agents: with one agent, {alone} is the plain form")
     fit, reason = rule(name, preset, facts)
     return Advice(name, fit, reason)
 
@@ -166,46 +167,46 @@ def _ppo(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if name in ("ia2c", "maa2c"):
         return POSSIBLE, "one pass over each rollout: a simpler baseline that needs more steps than PPO"
     if name == "ppo":
-        return FITS, "takes any action space and any reward: a sound first try"
+        return FITS, "takes any action space and any reward: a good first choice"
     if not _central(preset):
         if facts.sides > 1 or facts.common is False:
             return FITS, "each agent learns from its own reward with a critic of its own"
         if facts.agents >= MANY:
             return FITS, f"critics stay small with {facts.agents} agents"
-        return FITS, "a strong baseline: what a central critic adds has to show against it"
+        return FITS, "a strong baseline, against which to measure what a central critic adds"
     if facts.agents >= MANY:
         return (
             POSSIBLE,
             f"its critic reads {facts.spec.central_size:,} numbers at {facts.agents} agents: compare with ippo",
         )
     if facts.sides > 1:
-        return POSSIBLE, "central critics steady learning against opponents that change; execution stays local"
+        return POSSIBLE, "central critics stabilise learning against opponents that change; execution stays local"
     if facts.same_view:
-        return FITS, "all agents see the same, so its critic has little more to go by than ippo's"
+        return FITS, "all agents see the same, so its critic knows little more than ippo's"
     return FITS, "its critic sees what single agents do not, at no cost when acting"
 
 
 def _reinforce(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if facts.spec.max_steps <= 25:
-        return POSSIBLE, "whole-episode returns are bearable with such short episodes; PPO uses its data better"
+        return POSSIBLE, "whole-episode returns work with such short episodes; PPO uses its data better"
     return POSSIBLE, f"noisy returns over up to {facts.spec.max_steps:,} steps: for study, or as a baseline"
 
 
 def _off_policy(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if facts.spec.discrete:
         if preset.family == "sac":
-            return POSSIBLE, "made for continuous actions; discrete ones work too, with values of every action"
+            return POSSIBLE, "made for continuous actions; with discrete ones it learns a value for every action"
         return POSSIBLE, "made for continuous actions; discrete ones go through a relaxation"
     if _central(preset) and facts.agents >= MANY:
-        return POSSIBLE, f"critics of {facts.agents} agents' observations and actions are wide: try the independent one"
+        return POSSIBLE, f"critics of {facts.agents} agents' observations and actions are wide: try independent ones"
     good = {
-        "ddpg": "learns from replay, deterministic actions: sample-efficient, sensitive to its noise",
+        "ddpg": "learns from replay, deterministic actions: sample-efficient, sensitive to exploration noise",
         "td3": "twin critics and delayed updates: steadier than DDPG",
-        "sac": "replay and entropy: sample-efficient and explores by itself",
+        "sac": "learns from replay with an entropy bonus: sample-efficient, explores without added noise",
     }[str(preset.family)]
     if _central(preset):
         return FITS, f"{good}; critics see all observations and actions"
-    return FITS, f"{good}" + ("; others look like noise to it" if facts.agents > 1 else "")
+    return FITS, f"{good}" + ("; other agents appear as noise to each agent" if facts.agents > 1 else "")
 
 
 def _q(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
@@ -217,13 +218,13 @@ def _q(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if facts.sides > 1:
         return POSSIBLE, f"one mixer for each of {facts.sides} teams, whose opponents change while it learns"
     if facts.common is False:
-        return POSSIBLE, "mixes one team value: individual rewards are averaged and their differences lost"
+        return POSSIBLE, "learns one joint value: individual rewards are averaged and their differences lost"
     return {
-        "sum": (FITS, "one team reward split into a sum of values: simple, and hard to beat"),
-        "monotonic": (FITS, "one team reward, mixed by the state: more expressive than a sum"),
+        "sum": (FITS, "splits the common reward's joint value into a sum of values: simple, and hard to beat"),
+        "monotonic": (FITS, "mixes the agents' values by the state into the joint value: more expressive than a sum"),
         "qplex": (POSSIBLE, "represents what vdn and qmix cannot, such as high reward beside high penalty; slower"),
-        "weighted": (POSSIBLE, "for joint actions that pay only together, where qmix gives up too early"),
-        "qtran": (POSSIBLE, "represents any team value, at the price of a harder optimisation"),
+        "weighted": (POSSIBLE, "for joint actions that pay only if all take part, which qmix undervalues"),
+        "qtran": (POSSIBLE, "represents any joint value, but is harder to optimise"),
     }[str(mixer)]
 
 
@@ -231,20 +232,20 @@ def _table(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if facts.views is None:
         return POSSIBLE, "only if there are few different observations"
     if facts.views <= TABLE:
-        return FITS, f"no more than {facts.views} different observations were met: a table holds them"
-    return NO, f"more than {TABLE} different observations were met within a few episodes: too many for a table"
+        return FITS, f"only {facts.views} different observations were seen: a table holds them"
+    return NO, f"more than {TABLE} different observations were seen within a few episodes: too many for a table"
 
 
 def hints(facts: Facts) -> list[str]:
-    """What to set besides the algorithm."""
+    """Advice on settings other than the algorithm."""
     found = []
     if facts.agents > 1 and facts.same_view is False:
         found.append(
-            "Should what matters be out of sight by the time it is needed, --memory gru remembers it "
+            "If agents need to remember what they no longer see, use --memory gru "
             "(ppo, reinforce and q_learning families)."
         )
     if facts.paid is not None and facts.paid < 0.05:
-        found.append("Rewards are rare: explore longer (--entropy, --explore-part) and give it more steps.")
+        found.append("Rewards are rare: explore longer (--entropy, --explore-part) and train for more steps.")
     if len(set(facts.spec.groups)) > 1:
-        found.append("Agents of unlike kinds share no parameters by default (--share groups).")
+        found.append("Agents of different kinds share no parameters by default (--share groups).")
     return found

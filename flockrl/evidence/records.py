@@ -1,4 +1,4 @@
-"""Finished runs as records: found on disk, named so that they can be told apart, and laid out as tidy rows."""
+"""Finished runs as records: found on disk, labelled so that they can be told apart, and written as tidy rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TEAM = (
     "eval_efficiency", "eval_welfare", "eval_welfare_min", "eval_welfare_nash", "eval_proportional_fairness",
     "eval_jain", "eval_gini", "eval_envy",
 )  # fmt: skip
-"""Team metrics as evaluations log them, in the order of tables."""
+"""Team metrics by the names under which evaluations log them, in the order of the tables' columns."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. `label` is its algorithm, with the settings in which it differs from its likes."""
+    """A finished run. `label` is its algorithm, with the settings that differ among runs of that algorithm."""
 
     path: Path
     label: str
@@ -82,7 +82,7 @@ def collect(paths: Iterable[str | Path]) -> tuple[list[Record], list[Path]]:
 
 
 def _order(file: Path) -> tuple[Any, ...]:
-    """Paths in the order a person would count: seed_10 after seed_9."""
+    """A sort key that orders numbers by value: seed_10 after seed_9."""
     parts = (part.rpartition("_") for part in file.parts)
     return tuple((head, int(tail), "") if tail.isdigit() else (head, -1, tail) for head, _, tail in parts)
 
@@ -106,7 +106,7 @@ def _read(path: Path) -> Record:
 
 
 def _named(records: list[Record]) -> list[Record]:
-    """Tell records of one algorithm on one environment apart by the settings in which they differ."""
+    """Add to each label the settings in which records of one algorithm on one environment differ."""
     names = {record.algorithm for record in records}
     keys = {name: _differing([r for r in records if r.algorithm == name]) for name in names}
     named, seen = [], dict[tuple[str, str, int], Path]()
@@ -139,23 +139,23 @@ def _short(value: Any) -> str:
 
 
 def protocol(records: Sequence[Record]) -> str:
-    """How the scores came about, for the foot of every table."""
+    """How the scores were obtained, for the note below every table."""
     episodes = span({record.evals[-1]["eval_episodes"] for record in records})
     steps = span({record.result["steps"] for record in records})
     return (
         f"Return: undiscounted episode return, mean over agents. Score of a seed: mean of {episodes} greedy episodes "
-        f"after its last update ({steps} environment steps), played with keys of their own."
+        f"after its last update ({steps} environment steps), with random keys that training does not use."
     )
 
 
 def span(values: set[int]) -> str:
-    """One number, or from the least to the largest."""
+    """One number, or the range from the smallest to the largest."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def tidy(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One row per evaluation. Nothing here depends on the clock, so equal runs give equal rows."""
+    """One row per evaluation. No column depends on time, so equal runs give equal rows."""
     names = ("eval_return", "eval_return_std", "eval_episodes", *TEAM)
     rows = []
     for record in records:
@@ -165,7 +165,7 @@ def tidy(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """All or nothing; None is an empty field."""
+    """Write the whole file or nothing; None is an empty field."""
     temporary = file.with_suffix(".tmp")
     with temporary.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
@@ -175,7 +175,7 @@ def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def write_parquet(rows: Sequence[dict[str, Any]], file: Path) -> bool:
-    """The same as Parquet, where pyarrow is installed: whether it was written."""
+    """Write the same rows as Parquet if pyarrow is installed. Returns whether it did."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -14,15 +14,15 @@ from flockrl.evidence.records import Record, collect
 from flockrl.evidence.summary import Line, lines, normalized, normalized_curves
 
 FRAMES = 60
-"""An animation shows at most so many frames: longer episodes are shown in larger strides."""
+"""The most frames of an animation: longer episodes are shown with larger strides."""
 SIZE = 200
-"""Side of each of the three pictures of an animation."""
+"""Width and height of each of the three pictures of an animation, in pixels."""
 
 
 def write_report(
     runs: Sequence[str | Path], out: Path, title: str = "", question: str = "", animations: bool = True
 ) -> tuple[int, list[str]]:
-    """Write the page. Returns its size in bytes, and what a reader should be told besides."""
+    """Write the page. Returns its size in bytes, and notes for the user."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"A report is written as an .html file, not {out.name!r}.")
     records, unfinished = collect(runs)
@@ -41,7 +41,7 @@ def write_report(
 def page(
     records: Sequence[Record], found: Sequence[Line], title: str, question: str, films: dict[tuple[str, str], bytes]
 ) -> str:
-    """The page as text: nothing in it asks for the network."""
+    """The page as text. It loads nothing over the network."""
     styles = {label: i for i, label in enumerate(dict.fromkeys(record.label for record in records))}
     envs = list(dict.fromkeys(record.env for record in records))
     title = title or f"{_count(styles, 'algorithm')} on {_count(envs, 'environment')}"
@@ -90,7 +90,7 @@ def _question(runs: Sequence[str | Path]) -> str:
 
 
 def _films(found: Sequence[Line], notes: list[str]) -> dict[tuple[str, str], bytes]:
-    """For every line, its median seed's best, median and worst episode. What cannot be drawn is noted."""
+    """For every line, the best, median and worst episode of its median seed. What cannot be rendered gets a note."""
     from flockrl.training.run import Run
     from flockrl.view.animation import compare, write_gif
 

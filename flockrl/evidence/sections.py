@@ -1,4 +1,4 @@
-"""The parts of a report as HTML text. Every table says how its figures came about."""
+"""The parts of a report as HTML text. Every table states how its figures were computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Styles = dict[str, int]
 
 
 def answers(found: Sequence[Line]) -> str:
-    """The result at a glance: who leads on each environment, and whether that is certain."""
+    """The result at a glance: which algorithm leads on each environment, and whether that is certain."""
     items = []
     for env in dict.fromkeys(line.env for line in found):
         first, others = leaders([line for line in found if line.env == env])
@@ -52,7 +52,7 @@ def scores(found: Sequence[Line]) -> str:
         "mean",
         "median",
         "95% there at step",
-        "still swings by",
+        "still varies by",
         "steps/s",
     ]
     best, body, env = best_lines(found), [], None
@@ -70,8 +70,9 @@ def scores(found: Sequence[Line]) -> str:
     records = [record for line in found for record in line.records]
     note = (
         f"{protocol(records)} Intervals: 95%, stratified bootstrap over seeds ({statistics.REPS:,} draws). "
-        "95% there: from this step on the curve held 95% of its rise (median seed). Swings: standard deviation over "
-        "the last fifth of the evaluations. Steps/s: training alone, with whatever else the machine was doing."
+        "95% there: the first step from which the curve keeps at least 95% of its rise (median seed). Still varies by: "
+        "standard deviation over the last fifth of the evaluations. Steps/s: training only; other programs on the "
+        "machine may have slowed it down."
     )
     return _table(head, body) + f'<p class="note">{escape(note)}</p>'
 
@@ -82,14 +83,14 @@ def curves(found: Sequence[Line], styles: Styles) -> str:
     for env in dict.fromkeys(line.env for line in found):
         series = [one for line in found if line.env == env and (one := _curve(line, styles)) is not None]
         if series:
-            drawn = svg.chart(f"Learning curves on {env}", series, "environment steps", "return, mean over agents")
-            figures.append(f"<figure><h3>{escape(env)}</h3>{drawn}</figure>")
+            plot = svg.chart(f"Learning curves on {env}", series, "environment steps", "return, mean over agents")
+            figures.append(f"<figure><h3>{escape(env)}</h3>{plot}</figure>")
     note = "Greedy evaluation return, interquartile mean over seeds; bands: pointwise 95% bootstrap intervals."
     return f'{_legend(styles)}<div class="grid2">{"".join(figures)}</div><p class="note">{note}</p>'
 
 
 def _curve(line: Line, styles: Styles) -> svg.Series | None:
-    """The points that all seeds have."""
+    """The curve over the steps at which all seeds were evaluated; None if there are fewer than two."""
     shared = set.intersection(*(set(record.steps.tolist()) for record in line.records))
     steps = np.array(sorted(shared))
     if len(steps) < 2:
@@ -103,7 +104,7 @@ def across(
     scores: dict[str, np.ndarray], scales: dict[str, Scale], curves: dict[str, tuple[np.ndarray, np.ndarray]],
     styles: Styles,
 ) -> str:  # fmt: skip
-    """All environments together on a common scale: aggregates, profiles, sample efficiency, and who beats whom."""
+    """All environments on a common scale: aggregates, profiles, sample efficiency, probabilities of improvement."""
     found = {label: statistics.aggregate(table) for label, table in scores.items()}
     rows = [
         _row([escape(label), str(len(scores[label])), *(_interval(found[label][k]) for k in ("iqm", "mean", "median"))])
@@ -149,12 +150,12 @@ def _efficiency(curves: dict[str, tuple[np.ndarray, np.ndarray]], styles: Styles
     ]
     if not series:
         return ""
-    drawn = svg.chart("Sample efficiency", series, "environment steps", "IQM of normalised scores")
-    return f"<figure><h3>Sample efficiency</h3>{drawn}</figure>"
+    plot = svg.chart("Sample efficiency", series, "environment steps", "IQM of normalised scores")
+    return f"<figure><h3>Sample efficiency</h3>{plot}</figure>"
 
 
 def _few() -> int:
-    """Draws for figures of which there are many."""
+    """Bootstrap draws for figures that are computed many times."""
     return min(500, statistics.REPS)
 
 
@@ -176,7 +177,7 @@ def _improvements(scores: dict[str, np.ndarray]) -> str:
 
 
 def team(found: Sequence[Line]) -> str:
-    """Team metrics at the last evaluation, mean over seeds; empty when no team has any."""
+    """Team metrics at the last evaluation, mean over seeds; empty when no run has any."""
     names = [name for name in TEAM if any(line.team(name) is not None for line in found)]
     if not names:
         return ""
@@ -187,14 +188,14 @@ def team(found: Sequence[Line]) -> str:
             rows.append(f'<tr class="group"><td colspan="{len(names) + 1}">{escape(env)}</td></tr>')
         rows.append(_row([escape(line.label), *(_number(line.team(name)) for name in names)]))
     note = (
-        "Of the agents' mean returns in the last evaluation, mean over seeds; – where one is not defined (a product "
-        "or a logarithm of returns that are not positive, an index of gains and losses mixed)."
+        "Computed from the agents' mean returns in the last evaluation, mean over seeds; – where a metric is not "
+        "defined (a product or a logarithm of returns that are not positive, an index of mixed gains and losses)."
     )
     return _table(["algorithm", *(TEAM_NAMES[name] for name in names)], rows) + f'<p class="note">{note}</p>'
 
 
 def differences(records: Sequence[Record]) -> str:
-    """Settings that algorithms share and set unlike; below, what is the same everywhere and what only one has."""
+    """A table of the settings in which algorithms differ; below it, settings that are equal and those of only some."""
     labels = list(dict.fromkeys(record.label for record in records))
     rows, same, own = [], [], dict[str, list[str]]()
     for key in dict.fromkeys(key for record in records for key in record.settings):

@@ -1,7 +1,7 @@
 """Statistics over seeds, through rliable and scipy (extra `report`, imported when used).
 
 Scores are [runs, tasks]: a run is a seed, a task an environment. Intervals are percentile intervals of a
-stratified bootstrap: runs are drawn anew within each task (Agarwal et al. 2021).
+stratified bootstrap: runs are drawn again, with replacement, within each task (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from flockrl.core.errors import UsageError
 
 MIN_SEEDS = 5
-"""Below this number of seeds an interval says little, and tables say so."""
+"""Below this number of seeds intervals are unreliable, and tables say so."""
 REPS = 2000
-"""Bootstrap replications: the ends of an interval then move by about a hundredth of its width."""
+"""Bootstrap replications: enough that the ends of an interval vary by about a hundredth of its width."""
 SEED = 0
 
 
@@ -59,11 +59,11 @@ def aggregate(scores: np.ndarray, reps: int | None = None) -> dict[str, Estimate
 def improvement(ours: np.ndarray, theirs: np.ndarray, reps: int | None = None) -> Estimate:
     """Probability that a run of ours beats a run of theirs on a task drawn at random; ties count half.
 
-    ours, theirs: [runs, tasks], with as many runs as each has.
+    ours, theirs: [runs, tasks]; their numbers of runs may differ.
     """
 
     def figure(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """rliable's own figure without its loop over tasks and ranks."""
+        """The same figure as rliable's, without its loop over tasks and ranks."""
         wins = (x[:, None] > y[None]).mean() + 0.5 * (x[:, None] == y[None]).mean()
         return np.array([wins])
 
@@ -95,11 +95,11 @@ def normalize(scores: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def caution(seeds: int) -> str:
-    """A warning for too few seeds, empty for enough."""
+    """A warning if there are too few seeds, else empty."""
     if seeds >= MIN_SEEDS:
         return ""
     few = f"only {seeds} seed{'s' * (seeds > 1)}"
-    return f"Caution: {few}. Intervals need at least {MIN_SEEDS}, better 10; read these as a first look."
+    return f"Caution: {few}. Intervals need at least {MIN_SEEDS}, better 10; these are only a first look."
 
 
 def _bootstrap(scores: Any, figures: Callable[..., np.ndarray], reps: int | None) -> Band:
@@ -111,8 +111,8 @@ def _bootstrap(scores: Any, figures: Callable[..., np.ndarray], reps: int | None
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """rliable 1.2 draws from NumPy's global generator whatever `random_state` it is given: seed that one for the
-    moment, so that the same scores have the same intervals, and leave it as it was."""
+    """Seed NumPy's global generator, and restore it afterwards, so that the same scores get the same intervals: rliable
+    1.2 draws from it whatever `random_state` it is given."""
     before = np.random.get_state()
     np.random.seed(SEED)
     try:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import build
 from flockrl.envs.registry import make
@@ -23,7 +24,7 @@ SUITE_KEYS = ("question", *PART_KEYS, "part")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a benchmark: the config that repeats it, and the directory below the benchmark's."""
+    """One run of a benchmark: its config, and its directory below the benchmark's."""
 
     run: RunConfig
     folder: str
@@ -56,7 +57,7 @@ def shipped() -> dict[str, Path]:
 
 
 def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
-    """A suite by file or shipped name. `changes` replace what all parts say about seeds and settings."""
+    """A suite by file or shipped name. `changes` override the seeds and settings of all parts."""
     file = Path(name) if name.endswith(".toml") else shipped().get(name)
     if file is None:
         raise UsageError(f"There is no suite {name!r}.{nearest(name, shipped())} A file must end in .toml.")
@@ -110,7 +111,7 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any]) -> list[Ce
 
 
 def _checked(algorithm: str, env: str, settings: dict[str, Any]) -> RunConfig:
-    """A cell's config, after everything that could be wrong with it was looked at: nothing fails hours later."""
+    """A cell's config. All mistakes in it are found here, before anything runs."""
     if "seed" in settings:
         raise UsageError("A suite counts its seeds with seeds and first_seed: leave seed out of the settings.")
     own = {field.name for field in dataclasses.fields(TrainOptions)}

@@ -1,4 +1,4 @@
-"""What a benchmark found: a line per environment and algorithm, and scores that can be averaged over environments."""
+"""Results of a benchmark: a line per environment and algorithm, and scores that can be averaged over environments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Line:
 
     @property
     def converged_at(self) -> float | None:
-        """The median seed's step of arrival; None when fewer than half of the seeds rose at all."""
+        """The median of the seeds' `converged_at`; None when fewer than half of the curves rose at all."""
         found = [record.converged_at for record in self.records]
         known = sorted(np.inf if step is None else step for step in found)
         middle = known[(len(known) - 1) // 2]
@@ -55,20 +55,20 @@ class Line:
 
 def lines(records: Sequence[Record]) -> list[Line]:
     """One line per environment and algorithm, in the order in which they appear."""
-    groups: dict[tuple[str, str], list[Record]] = {}
+    found: dict[tuple[str, str], list[Record]] = {}
     for env in dict.fromkeys(record.env for record in records):
         for record in records:
             if record.env == env:
-                groups.setdefault((env, record.label), []).append(record)
-    return [Line(env, label, tuple(group), _figures(group)) for (env, label), group in groups.items()]
+                found.setdefault((env, record.label), []).append(record)
+    return [Line(env, label, tuple(seeds), _figures(seeds)) for (env, label), seeds in found.items()]
 
 
-def _figures(group: Sequence[Record]) -> dict[str, Estimate]:
-    return statistics.aggregate(np.array([[record.final] for record in group]))
+def _figures(seeds: Sequence[Record]) -> dict[str, Estimate]:
+    return statistics.aggregate(np.array([[record.final] for record in seeds]))
 
 
 def leaders(found: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """Of lines of one environment: those with the highest IQM, and the others from the best down."""
+    """From the lines of one environment: those with the highest IQM, and the others, best first."""
     ranked = sorted(found, key=lambda line: -line.figures["iqm"].value)
     top = ranked[0].figures["iqm"].value
     first = [line for line in ranked if line.figures["iqm"].value == top]
@@ -76,7 +76,7 @@ def leaders(found: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 
 def best_lines(found: Sequence[Line]) -> set[int]:
-    """Positions of the lines that lead on their environment, where others do not."""
+    """Positions of the lines that lead on their environment, unless all of its lines are equal."""
     best = set()
     for env in dict.fromkeys(line.env for line in found):
         first, others = leaders([line for line in found if line.env == env])
@@ -116,7 +116,7 @@ def scale(records: Sequence[Record]) -> Scale:
 def normalized(records: Sequence[Record]) -> tuple[dict[str, np.ndarray], dict[str, Scale]]:
     """Final scores of the algorithms that were run on every environment: label -> [runs, tasks].
 
-    rliable wants as many runs on every task: an algorithm keeps the number that its scarcest environment has.
+    rliable needs the same number of runs on every task: each algorithm keeps the smallest number it has on any.
     """
     envs = list(dict.fromkeys(record.env for record in records))
     scales = {env: scale([r for r in records if r.env == env]) for env in envs}
@@ -128,7 +128,7 @@ def normalized(records: Sequence[Record]) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def normalized_curves(records: Sequence[Record], scales: dict[str, Scale]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of the same runs all along: label -> steps [K] at which every run was evaluated, scores [runs, tasks, K] there.
+    """The curves of the same runs: label -> steps [K] at which every run was evaluated, scores [runs, tasks, K] there.
 
     Algorithms with fewer than two such steps are left out.
     """
@@ -143,7 +143,7 @@ def normalized_curves(records: Sequence[Record], scales: dict[str, Scale]) -> di
 
 
 def _columns(records: Sequence[Record], envs: Sequence[str]) -> dict[str, list[list[Record]]]:
-    """The runs of each algorithm that was run on every environment: label -> a column of equal length for each."""
+    """The algorithms that were run on every environment: label -> runs on each environment, equally many."""
     found = {}
     for label in dict.fromkeys(record.label for record in records):
         columns = [[r for r in records if r.label == label and r.env == env] for env in envs]

@@ -1,4 +1,4 @@
-"""Charts as SVG text: sharp on a phone and on paper, a few kilobytes each, and no script to run."""
+"""Charts as SVG text: sharp at any size, a few kilobytes each, without scripts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from html import escape
 import numpy as np
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#000000")
-"""Told apart by colour-blind eyes (Okabe and Ito), then grey, brown and black; after that dashes tell."""
+"""Colours that colour-blind people can tell apart (Okabe and Ito), then grey, brown and black; further lines are
+dashed."""
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line with the band around it. style: its place in the order of colours."""
+    """A line with the band around it. style: a number that selects its colour and dashes."""
 
     name: str
     x: np.ndarray
@@ -69,7 +70,7 @@ def chart(
 
 
 def intervals(title: str, rows: Sequence[tuple[str, float, float, float, int]], x_name: str) -> str:
-    """A point with its interval per row: (name, value, low, high, style)."""
+    """One point with its interval per row: (name, value, low, high, style)."""
     low, high = _padded(*_span([np.array(row[1:4]) for row in rows]))
     height, left = 26 * len(rows) + 46, 150
 

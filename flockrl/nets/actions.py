@@ -1,4 +1,4 @@
-"""Actions as critics read them: numbers between -1 and 1 for continuous ones, one-hot vectors for choices."""
+"""Actions as critics read them: numbers between -1 and 1 for continuous actions, one-hot vectors for choices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flockrl.nets.heads import ILLEGAL
 
 
 class ActionCode:
-    """Translates a team's actions. `own`: [N, A], which entries each agent has at all; the others are padding."""
+    """Translates the agents' actions. `own`: [N, A], which entries each agent has; the others are padding."""
 
     def __init__(self, spec: EnvSpec):
         self.spec, self.size, self.own = spec, spec.action_size, spec.own_actions
@@ -27,7 +27,7 @@ class ActionCode:
         low, high = action_bounds(spec)
         real = is_continuous(spec)
         self.real: Any = real[:, None]
-        """[N, 1]: whose actions are real numbers."""
+        """[N, 1]: whether an agent's actions are real numbers."""
         if not (np.isfinite(low) & np.isfinite(high))[real].all():
             raise UsageError(f"{spec.name} has actions without bounds: give them finite bounds, or use ippo or mappo.")
         self.middle: Any = (low + high) / 2

@@ -1,7 +1,7 @@
 """Action distributions as plain functions of a network's output.
 
-Written by hand because they are four formulas each and the libraries that have them take longer to
-import than a training run takes to compile.
+They are written here because each is four formulas, and importing a library of distributions takes longer than
+compiling a training run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ILLEGAL = -1e9
 
 
 class Head(NamedTuple):
-    """What a policy's output means. `out` is [..., n, width], actions are [..., n], [..., n, k] of k
-    choices at once, or [..., n, A] real ones.
+    """The action distribution of a policy's output. `out` is [..., n, width]; actions are [..., n], [..., n, k] for k
+    choices at once, or [..., n, A] real numbers.
 
     sample(key, out, avail) -> (action, logp [..., n])
     mode(out, avail) -> action
@@ -98,8 +98,8 @@ def _categorical(group: Group) -> Head:
     def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
         if isinstance(key, Tape):
             return _sample_at_once(uniform(key, out.shape[:-1], group.agents), masked(out, avail))
-        # One uniform number per agent against cumulative weights is six times cheaper than Gumbel noise per
-        # action. It lies below the last cumulative weight, so an action of weight zero is never reached.
+        # Comparing one uniform number per agent with cumulative weights is six times cheaper than Gumbel noise per
+        # action. The number is below the last cumulative weight, so an action of weight zero is never chosen.
         rows, weight, norm = _weights(masked(out, avail).reshape(-1, group.action_size))
         upto = list(itertools.accumulate(weight))
         threshold = uniform(key, norm.shape, group.agents) * upto[-1]
@@ -122,9 +122,9 @@ def _categorical(group: Group) -> Head:
 
 
 def _sample_at_once(number: Array, logits: Array) -> tuple[Array, Array]:
-    """The action [...] that a uniform number [...] in [0, 1) falls on, and its log-probability, for logits [..., A].
+    """The action [...] that a uniform number [...] in [0, 1) selects, and its log-probability, for logits [..., A].
 
-    The same as `sample` with few and wide operations: right for other runtimes, which pay for every operation.
+    The same as `sample`, but with few and wide operations, for runtimes in which every operation has a fixed cost.
     """
     top = logits.max(-1, keepdims=True)
     upto = jnp.cumsum(jnp.exp(logits - top), -1)
@@ -137,8 +137,8 @@ def _sample_at_once(number: Array, logits: Array) -> tuple[Array, Array]:
 def _weights(logits: Array) -> tuple[list[Array], list[Array], Array]:
     """Logits and unnormalised probabilities of each action as rows [R], and the log of the normaliser [R].
 
-    The sums over actions are written out: the compiler turns long rows into vector code, and reductions
-    over a short axis not.
+    The sums over actions are unrolled: the compiler turns long rows into vector code, but not reductions over
+    a short axis.
     """
     rows = list(logits.T)
     top = functools.reduce(jnp.maximum, rows)
@@ -151,18 +151,18 @@ def _chosen(rows: list[Array], action: Array) -> Array:
 
 
 WRITTEN_OUT = 32
-"""Up to so many actions, sums and maxima over actions are written out."""
+"""Up to this number of actions, sums and maxima over actions are unrolled."""
 
 
 def pick(values: Array, action: Array) -> Array:
-    """[...] the entry of values [..., A] at `action` [...]."""
+    """[...]: the entry of values [..., A] at `action` [...]."""
     if values.shape[-1] > WRITTEN_OUT:
         return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
     return _chosen([values[..., i] for i in range(values.shape[-1])], action)
 
 
 def best_action(values: Array, legal: Array) -> tuple[Array, Array]:
-    """The highest of values [..., A] among the legal ones [..., A], and the first action that has it: each [...]."""
+    """The highest of the values [..., A] of legal actions, and the first action that has it: each [...]."""
     masked = jnp.where(legal, values, ILLEGAL)
     if values.shape[-1] > WRITTEN_OUT:
         return masked.max(-1), masked.argmax(-1).astype(jnp.int32)
@@ -188,7 +188,7 @@ def _categorical_forward(logits: Array, action: Array) -> tuple[tuple[Array, Arr
 
 
 def _categorical_backward(residuals: tuple[Array, ...], upstream: tuple[Array, Array]) -> tuple[Array, None]:
-    """d logp / d l_i = 1[i = a] - p_i,  d H / d l_i = -p_i (log p_i + H). A third of the time of tracing back."""
+    """d logp / d l_i = 1[i = a] - p_i,  d H / d l_i = -p_i (log p_i + H). Takes a third of the time of autodiff."""
     logits, action, norm, entropy = residuals
     d_logp, d_entropy = (x[:, None] for x in upstream)
     log_p = logits - norm[:, None]
@@ -207,7 +207,7 @@ def categorical_kl(old: Array, new: Array) -> Array:
 
 
 def gaussian_kl(old: tuple[Array, Array], new: tuple[Array, Array], own: Any) -> Array:
-    """[...] KL(old || new) of (means, log deviations), each [..., A]; `own` [..., A] says which dimensions count."""
+    """[...] KL(old || new) of (means, log standard deviations), each [..., A]; only `own` [..., A] dimensions count."""
     (mean, log_std), (new_mean, new_log_std) = old, new
     apart = jnp.exp(2 * (log_std - new_log_std)) + ((mean - new_mean) * jnp.exp(-new_log_std)) ** 2
     return ((new_log_std - log_std + 0.5 * apart - 0.5) * own).sum(-1)
@@ -216,8 +216,8 @@ def gaussian_kl(old: tuple[Array, Array], new: tuple[Array, Array], own: Any) ->
 def _gaussian(spec: EnvSpec, group: Group) -> Head:
     """A normal distribution in units of the action's range: action = middle + half range * u.
 
-    `out` holds the mean of u and its log standard deviation side by side. Densities are those of u, so
-    bounds of any size behave alike; actions outside the bounds are clipped where they meet the environment.
+    `out` holds the mean of u, then its log standard deviation. Densities are those of u, so that the size of
+    the bounds does not matter; actions outside the bounds are clipped before the environment's step.
     """
     size = group.action_size
     low, high = (bound[list(group.agents), :size] for bound in action_bounds(spec))

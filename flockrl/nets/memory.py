@@ -34,8 +34,8 @@ class GRU(nn.Module):
 
 
 class _Step(NamedTuple):
-    """What the backward pass needs of one step: memory before it (cleared where an episode begins),
-    the gates r and z, the candidate n, and what the memory contributed to it; each [R, H]."""
+    """What the backward pass needs from one step: the memory before it (cleared where an episode begins), the
+    gates r and z, the candidate n, and the memory's contribution to the candidate; each [R, H]."""
 
     before: Array
     reset: Array
@@ -70,14 +70,14 @@ def _forward(gates: Array, memory: Array, keep: Array, kernel: Array, bias: Arra
         h, saved = _cell(now[0], now[1] * h, kernel, bias)
         return h, (h, saved)
 
-    # The gates are cut apart here: inside the loop the cuts would keep the compiler from vectorising it.
+    # The gates are split before the loop: splitting inside would keep the compiler from vectorising it.
     out, saved = jax.lax.scan(step, memory, (_thirds(gates), keep))[1]
     return out, (saved, keep, kernel)
 
 
 def _backward(residuals: tuple[_Step, Array, Array], upstream: Array) -> tuple[Array, Array, None, Array, Array]:
-    """Back through time. Only what is recurrent stays in the loop: the kernel's gradient is one
-    product over all steps afterwards instead of a small one added up in every step."""
+    """Backpropagation through time. Only the recurrent part stays in the loop: the kernel's gradient is one product
+    over all steps after the loop, instead of a small product in every step."""
     saved, keep, kernel = residuals
 
     def step(later: Array, now: tuple[Array, Array, _Step]) -> tuple[Array, tuple[Array, Array]]:
@@ -95,7 +95,7 @@ def _backward(residuals: tuple[_Step, Array, Array], upstream: Array) -> tuple[A
     d_memory, (d_gates, d_recalled) = jax.lax.scan(step, zeros, (upstream, keep, saved), reverse=True)
     size = d_recalled.shape[-1]
     before, rows, recalled = (a.reshape(-1, a.shape[-1]) for a in (saved.before, d_gates, d_recalled))
-    # The last third of the first product is not needed, but cutting it off first would copy the gates' gradients.
+    # The last third of the first product is not needed, but removing it before would copy the gates' gradients.
     d_kernel = jnp.concatenate([(before.T @ rows)[:, : 2 * size], before.T @ recalled], axis=-1)
     return d_gates, d_memory, None, d_kernel, recalled.sum(0)
 

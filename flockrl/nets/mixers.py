@@ -1,6 +1,6 @@
-"""Mixers: from the agents' own values to the value of what they do together.
+"""Mixers: from the agents' own values to the value of their joint action.
 
-A mixer works for one side of a game with n agents. Its inputs have any leading axes; dead agents have value 0.
+A mixer works for one side with n agents. Its inputs may have any leading axes; dead agents have value 0.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from flockrl.nets.network import Network
 from flockrl.nets.torsos import CNN, Dense
 
 POSITIVE = 1e-6
-"""Least weight where a weight must stay above zero."""
+"""The smallest weight where weights must be positive."""
 
 
 class Joint(NamedTuple):
-    """What a side does at one moment.
+    """The joint action of a side, and its agents' values.
 
     q: [..., n] each agent's value of its action; best: [..., n] of its best legal action; action: [..., n, A] one-hot,
-    zero for the dead; state: [..., S] the global state.
+    zero for dead agents; state: [..., S] the global state.
     """
 
     q: Array
@@ -35,20 +35,20 @@ class Joint(NamedTuple):
 
     @property
     def seen(self) -> Array:
-        """[..., S + n A] state and joint action side by side."""
+        """[..., S + n A]: state and joint action, concatenated."""
         return jnp.concatenate([self.state, self.action.reshape(*self.state.shape[:-1], -1)], axis=-1)
 
 
 def total(x: Array) -> Array:
-    """Sum over the last, short axis, written out: the compiler makes vector code of long rows only."""
+    """Sum over the last, short axis, unrolled: the compiler makes vector code only of long rows."""
     return functools.reduce(jnp.add, [x[..., i] for i in range(x.shape[-1])])
 
 
 class Hyper(nn.Module):
-    """A two-layer network whose output is used as weights, [..., F] -> [..., outputs]. It starts near `start`.
+    """A two-layer network whose outputs are used as weights, [..., F] -> [..., outputs]. They start near `start`.
 
-    tanh bounds the weights: with relu they grow with states that lie far out, and targets with them. What passes
-    through a sigmoid anyway need not be `bounded`.
+    tanh bounds the weights: with relu, large states give large weights and thereby large targets. Outputs that go
+    through a sigmoid need not be `bounded`.
     """
 
     hidden: int
@@ -107,18 +107,18 @@ class Dueling(nn.Module):
         offset = Hyper(self.hyper, agents, name="offset")(state)
         values = scale * joint.q + offset
         advantage = jax.lax.stop_gradient(scale * (joint.q - joint.best))
-        # Where agents are nearly indifferent, only very large weights can tell joint actions apart: hence exp.
+        # Where agents are nearly indifferent, only very large weights can distinguish joint actions: hence exp.
         keys = jnp.exp(Hyper(self.hyper, self.heads, math.log(4 / self.heads), name="key")(state))
         to_agent = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, name="agent")(state))
         to_action = jax.nn.sigmoid(Hyper(self.hyper, agents * self.heads, bounded=False, name="action")(joint.seen))
         heads = (*state.shape[:-1], agents, self.heads)
         weight = total((to_agent * to_action).reshape(heads) * keys[..., None, :])
-        # Q_i = V_i + A_i. The weight's share of the advantage trains the weight alone: the agents learn from Q_i.
+        # Q_i = V_i + A_i. The term (weight - 1) * advantage trains only the weight: the agents learn from Q_i.
         return total(values) + total((weight - 1) * advantage)
 
 
 class Looking(nn.Module):
-    """A mixer for teams that see pictures and have no other state: it reads what a CNN makes of them."""
+    """A mixer for agents that observe pictures, where no other state exists: it reads a CNN's features of them."""
 
     mixer: nn.Module
     picture: tuple[int, ...]
@@ -129,7 +129,7 @@ class Looking(nn.Module):
 
 
 class Central(nn.Module):
-    """Any function of state and joint action, without regard to the agents' own values."""
+    """Any function of state and joint action; it does not use the agents' own values."""
 
     sizes: tuple[int, ...]
 
@@ -157,7 +157,7 @@ class Weighted(nn.Module):
 
 
 class Constraint(nn.Module):
-    """QTRAN (Son et al. 2019): a joint value Q_jt(s, a) and the state's share V(s) that the sum of values lacks.
+    """QTRAN (Son et al. 2019): a joint value Q_jt(s, a), and the state value V(s) that corrects the sum of values.
 
     Returns (Q_jt, V).
     """

@@ -18,10 +18,10 @@ class Network(nn.Module):
 
     x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
-    With `picture`, inputs that are such pictures go through a CNN first (a global state beside them does not).
-    beside: [..., n, A] more inputs, of which there may be n where x has one for all. The torso reads them after these;
-    where there is memory they join behind it, in a hidden layer of their own, so that memory depends on x alone.
-    With `log_std`, a learned standard deviation, the same for all inputs, follows the outputs.
+    With `picture`, inputs that are pictures of that shape go through a CNN first (a global state does not).
+    beside: [..., n, A] more inputs; x may then have one row for all n agents. Without memory, the torso reads both
+    concatenated. With memory, `beside` is added after it, in a hidden layer of its own, so that memory depends only
+    on x. With `log_std`, learned log standard deviations, the same for all inputs, follow the outputs.
 
     exchange: a module that is called between memory and output as (own [..., n, F], team [..., N, F], alive,
     neighbours, agents) -> [..., n, F'], see `policies.network`.
@@ -58,7 +58,7 @@ class Network(nn.Module):
     def features(
         self, x: Array, memory: Any = (), first: Array | None = None, beside: Array | None = None
     ) -> tuple[Array, Any]:
-        """What comes before the exchange and the output: [..., n, F], and memory after each step."""
+        """The features [..., n, F] before the exchange and the output, and memory after each step."""
         if self.picture and x.shape[-1] % math.prod(self.picture) == 0:
             x = self.cnn(x)
         if beside is not None and not self.memory:
@@ -72,7 +72,7 @@ class Network(nn.Module):
         return x, memory
 
     def output(self, x: Array, *others: Any) -> Array:
-        """[..., n, outputs] of features [..., n, F]; others: what the exchange takes besides, where there is one."""
+        """[..., n, outputs] from features [..., n, F]; others: the other arguments of the exchange, if there is one."""
         if self.exchange is not None:
             x = self.exchange(x, *others)
         out = self.head(x)

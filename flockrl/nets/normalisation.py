@@ -1,4 +1,4 @@
-"""Running means and variances that live inside an algorithm's state."""
+"""Running means and variances, kept in an algorithm's state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPSILON = 1e-4
 
 
 class Moments(NamedTuple):
-    """Mean and variance of a stream of batches. `batches` counts them; the first one sets the values."""
+    """Mean and variance of a stream of batches. `batches` counts them; the first batch sets the values."""
 
     mean: Array
     var: Array
@@ -29,9 +29,9 @@ def moments(shape: tuple[int, ...]) -> Moments:
 
 
 def observe(old: Moments, x: Array, weight: Array | None, pool: Array | np.ndarray, slowest: float) -> Moments:
-    """Take in a batch. x: [T, B, N, ...], weight: [T, B, N] or None, pool: [N, N] as in `sharing.pooling`.
+    """Add a batch. x: [T, B, N, ...], weight: [T, B, N] or None, pool: [N, N] as made by `groups.pooling`.
 
-    Early on all batches count alike, later a new one counts at least `slowest`.
+    At first all batches have equal weight; later a new one has at least the weight `slowest`.
     """
     if weight is None:
         mean, square = x.mean((0, 1)), (x**2).mean((0, 1))

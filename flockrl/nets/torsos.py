@@ -1,4 +1,4 @@
-"""Feature extractors: observations in, features out."""
+"""Torsos: networks that extract features from observations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @jax.custom_vjp
 def linear(x: Array, kernel: Array) -> Array:
-    """[R, F] @ [F, K]. The same product and gradients as `x @ kernel`, with the kernel's gradient laid out so
-    that the CPU's matrix product is fast: a factor of five for narrow outputs such as logits and values."""
+    """[R, F] @ [F, K]. The same product and gradients as `x @ kernel`, but the kernel's gradient is computed in an
+    order that is fast on a CPU: five times as fast for narrow outputs such as logits and values."""
     return x @ kernel
 
 
@@ -37,7 +37,7 @@ def _linear_backward(residuals: tuple[Array, Array], upstream: Array) -> tuple[A
     x, kernel = residuals
     if kernel.shape[1] >= kernel.shape[0]:
         return upstream @ kernel.T, x.T @ upstream
-    # The barrier keeps the compiler from turning the product around again.
+    # The barrier keeps the compiler from reversing the order again.
     return upstream @ kernel.T, jax.lax.optimization_barrier(upstream.T @ x).T
 
 
@@ -45,9 +45,9 @@ linear.defvjp(_linear_forward, _linear_backward)
 
 
 class Dense(nn.Module):
-    """An affine layer on the last axis, computed on rows: products over several axes are slow backwards.
+    """An affine layer on the last axis, computed on rows: products over several axes have slow gradients.
 
-    With `ids` > 0 the bias is one per agent of the axis before the last, [n, size]: the same function as
+    With `ids` > 0 each agent on the axis before the last has its own bias, [n, size]: the same function as
     appending a one-hot agent id to the input, without making the input wider.
     """
 
@@ -72,7 +72,7 @@ def orthogonal(scale: float) -> jax.nn.initializers.Initializer:
 class MLP(nn.Module):
     """Dense layers with an activation after each. [..., n, F] -> [..., n, sizes[-1]].
 
-    With `ids` > 0 the first layer tells the n agents apart.
+    With `ids` > 0 the first layer has one bias per agent.
     """
 
     sizes: tuple[int, ...]
@@ -89,9 +89,9 @@ class MLP(nn.Module):
 
 
 def call_own_torso(torso: nn.Module, name: str, x: Array, ids: int) -> Array:
-    """The user's flax module `name` on [..., n, F], with the agent's id as n more numbers where agents are told apart.
+    """Apply the user's flax module `name` to [..., n, F]. With `ids` > 0 the one-hot agent id is appended.
 
-    What all of them read alike, [..., 1, F], is repeated for each of them then.
+    Inputs that are the same for all agents, [..., 1, F], are then repeated for each agent.
     """
     if ids:
         x = jnp.broadcast_to(x, (*x.shape[:-2], ids, x.shape[-1]))
@@ -117,12 +117,12 @@ def load_kernel(name: str) -> type[nn.Module]:
 
 
 class CNN(nn.Module):
-    """Features of pictures. [..., k h w c] bytes -> [..., k size]: k pictures lie side by side in a row.
+    """Features of pictures. [..., k h w c] bytes -> [..., k size], for k pictures in a row.
 
-    A convolution of 3x3 that steps by 3, two that step by 2, and a dense layer. They are written as products of
-    patches: on a CPU the compiler's own convolutions, backward ones above all, take six times as long. The pictures
-    become numbers between -1 and 1 here. Units are smooth (SiLU): of rectified ones that look at a bright picture two
-    thirds were dead after a hundred steps at the learning rate that suits the other layers.
+    A 3x3 convolution with stride 3, two with stride 2, and a dense layer. They are written as products of patches: on
+    a CPU the compiler's own convolutions, above all their gradients, take six times as long. Bytes are scaled to
+    numbers between -1 and 1. The activation is smooth (SiLU): with ReLU, two thirds of the units that read bright
+    pictures were dead after a hundred steps at the learning rate that suits the other layers.
     """
 
     shape: tuple[int, ...]
@@ -139,20 +139,20 @@ class CNN(nn.Module):
         return y.reshape(*x.shape[:-1], -1)
 
 
-def _blocks(y: Array, side: int) -> Array:
-    """[R, h, w, c] -> [R, h / side, w / side, side side c]: what a convolution sees whose stride is its size."""
+def _blocks(y: Array, patch: int) -> Array:
+    """[R, h, w, c] -> [R, h / patch, w / patch, patch patch c]: patches of a convolution whose stride is its size."""
     rows, height, width, channels = y.shape
-    y = jnp.pad(y, ((0, 0), (0, -height % side), (0, -width % side), (0, 0)))
-    height, width = y.shape[1] // side, y.shape[2] // side
-    y = y.reshape(rows, height, side, width, side, channels).transpose(0, 1, 3, 2, 4, 5)
+    y = jnp.pad(y, ((0, 0), (0, -height % patch), (0, -width % patch), (0, 0)))
+    height, width = y.shape[1] // patch, y.shape[2] // patch
+    y = y.reshape(rows, height, patch, width, patch, channels).transpose(0, 1, 3, 2, 4, 5)
     return y.reshape(rows, height, width, -1)
 
 
-def _patches(y: Array, side: int, stride: int) -> Array:
-    """[R, h, w, c] -> [R, h / stride, w / stride, side side c]: what a padded convolution sees."""
-    edge = side // 2
+def _patches(y: Array, patch: int, stride: int) -> Array:
+    """[R, h, w, c] -> [R, h / stride, w / stride, patch patch c]: the patches of a padded convolution."""
+    edge = patch // 2
     y = jnp.pad(y, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
-    height, width = ((size - side) // stride + 1 for size in y.shape[1:3])
+    height, width = ((size - patch) // stride + 1 for size in y.shape[1:3])
     rows, columns = (slice(None, stride * (size - 1) + 1, stride) for size in (height, width))
-    shifted = [y[:, i:, j:][:, rows, columns] for i in range(side) for j in range(side)]
+    shifted = [y[:, i:, j:][:, rows, columns] for i in range(patch) for j in range(patch)]
     return jnp.concatenate(shifted, axis=-1)

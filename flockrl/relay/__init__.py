@@ -1,4 +1,4 @@
-"""Teams that act outside training: `flockrl.relay.Actor`. Nothing of it needs JAX."""
+"""Trained policies in applications: `flockrl.relay.Actor`. This package needs no JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Actor", "Client", "Model"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: a model alone needs no pyarrow."""
+    """Import a name when it is first used: `Model` alone needs no pyarrow."""
     if name not in _HOMES:
         raise AttributeError(f"module 'flockrl.relay' has no attribute {name!r}")
     return getattr(importlib.import_module(f"flockrl.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The wire to a server: Arrow Flight, with a token and TLS where the server asks for them."""
+"""The connection to a server: Arrow Flight, with a token and TLS if the server requires them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flockrl.core.errors import UsageError
 
 
 class Refused(UsageError):
-    """The server will never take this message; the text is its reason."""
+    """The server will never accept this message; the text is its reason."""
 
 
 class Unreachable(UsageError):
-    """The server is not there, is busy, or asks to slow down: the same message may be taken later."""
+    """The server is unreachable, is busy, or asks to slow down: it may accept the same message later."""
 
 
 class Denied(UsageError):
@@ -64,14 +64,16 @@ class Client:
             raise Unreachable(f"{self.server}: {_plain(error)}") from None
 
     def put(self, message: Any) -> dict[str, Any]:
-        """Send a message of trajectories. Returns when it is on the server's disk: `new`, `known` and its `version`."""
+        """Send a message of trajectories. Returns when it is on the server's disk: the counts `new` and `known`, and
+        the `version` of the server's newest model."""
         return json.loads(self.call("put", message)[0].to_pybytes())
 
     def status(self) -> dict[str, Any]:
         return json.loads(self.call("status")[0].to_pybytes())
 
     def model(self, folder: Path, newer_than: int = -1) -> int | None:
-        """Write the newest model to `folder`, which must not exist, unless it is known. Returns its version or None."""
+        """Write the newest model to `folder`, which must not exist, and return its version. If the model is not newer
+        than `newer_than`, write nothing and return None."""
         head, *files = self.call("model", json.dumps({"newer_than": newer_than}).encode())
         about = json.loads(head.to_pybytes())
         if about["version"] <= newer_than:

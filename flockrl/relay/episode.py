@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import EnvSpec
+from flockrl.data.choices import is_real, own_action, without_option
 from flockrl.data.experience import Experience, blank
 
 
@@ -21,7 +22,8 @@ class Form:
         self.spec = spec
         self.place = {name: i for i, name in enumerate(spec.agents)}
         self.sizes = [space.size for space in spec.observations]
-        self.widths = [space.size for space in spec.actions]
+        self.options = [space.size for space in spec.actions]
+        self._real = is_real(spec.actions)
         self._shape = (spec.num_agents, spec.obs_size)
         self._padding = np.arange(spec.obs_size) >= np.array(self.sizes)[:, None]
         self._even = not self._padding.any()
@@ -49,17 +51,19 @@ class Form:
         return self._finite(array), there
 
     def mask(self, mask: Any) -> np.ndarray:
-        """[N, A] bool; agents that are not named may do everything."""
-        if not self.spec.discrete:
+        """[N, A] bool; agents that are not named may do everything, and so may agents with real actions."""
+        if not self.spec.maskable:
             raise UsageError("A mask says which actions are legal, and these actions are not discrete.")
         whole = self.spec.own_actions.copy()
         if isinstance(mask, np.ndarray) and mask.shape == whole.shape:
-            whole &= mask.astype(bool)
+            whole &= mask.astype(bool) | self._real[:, None]
         else:
-            for i, row in self._rows(mask, "masks", self.widths).items():
-                whole[i, : self.widths[i]] = row.astype(bool)
-        if not whole.any(1).all():
-            raise UsageError(f"The mask leaves {self.spec.agents[int(np.argmin(whole.any(1)))]} no action at all.")
+            for i, row in self._rows(mask, "masks", self.options).items():
+                if not self._real[i]:
+                    whole[i, : self.options[i]] = row.astype(bool)
+        stuck = without_option(self.spec, whole)
+        if stuck.any():
+            raise UsageError(f"The mask leaves {self.spec.agents[int(np.argmax(stuck))]} no action at all.")
         return whole
 
     def reward(self, reward: Any) -> np.ndarray:
@@ -93,7 +97,7 @@ class Form:
         return self._finite(array)
 
     def answer(self, action: np.ndarray, asked: Any) -> Any:
-        """The team's actions [N] or [N, A] in the form in which the observations came."""
+        """The team's actions [N] or [N, W] in the form in which the observations came."""
         if isinstance(asked, Mapping):
             return {name: self._own(action, self._index(name)) for name in asked}
         if isinstance(asked, np.ndarray) and asked.dtype != object:
@@ -103,7 +107,7 @@ class Form:
         return [None if row is None else self._own(action, i) for i, row in enumerate(asked)]
 
     def _own(self, action: np.ndarray, i: int) -> Any:
-        return int(action[i]) if self.spec.discrete else action[i, : self.widths[i]]
+        return own_action(self.spec.actions[i], action[i])
 
     def _plain(self, values: Any) -> bool:
         """A vector of the one agent that there is."""
@@ -121,7 +125,10 @@ class Form:
             raise UsageError(f"There are {self.spec.num_agents} agents, and the {what} are of {len(values)}.")
         else:
             given = {i: row for i, row in enumerate(values) if row is not None}
-        rows = {i: np.asarray(row, np.float32).reshape(-1) for i, row in given.items()}
+        try:
+            rows = {i: np.asarray(row, np.float32).reshape(-1) for i, row in given.items()}
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"The {what} of each agent must be a vector of numbers: {error}.") from error
         for i, row in rows.items():
             if len(row) != sizes[i]:
                 raise UsageError(f"The {what} of {self.spec.agents[i]} must have {sizes[i]} numbers, not {len(row)}.")

@@ -1,4 +1,4 @@
-"""Trajectory ids as digests, and a memory of the newest of them that stays small."""
+"""Trajectory ids as digests, and a small memory of the newest ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Seen:
-    """The digests of the newest `most` ids or somewhat more, 8 bytes each."""
+    """The digests of the newest `most` ids or a few more, 8 bytes each."""
 
     def __init__(self, most: int) -> None:
         self._most, self._chunk = most, max(1, min(65536, most))
@@ -18,7 +18,7 @@ class Seen:
         self._sorted: deque[np.ndarray] = deque()
 
     def fresh(self, digests: np.ndarray) -> np.ndarray:
-        """[K] bool, ids that are not remembered."""
+        """[K] bool: which ids are not remembered."""
         known = np.fromiter((int(d) in self._recent for d in digests), bool, len(digests))
         for chunk in self._sorted:
             known |= chunk[np.minimum(np.searchsorted(chunk, digests), len(chunk) - 1)] == digests

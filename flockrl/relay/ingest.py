@@ -1,4 +1,4 @@
-"""What may come in: bytes become a record batch that satisfies the schema and the limits, or `BadData`."""
+"""Checks of incoming messages: bytes become a record batch that satisfies the schema and the limits, or `BadData`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from flockrl.relay.wire import unpack
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes."""
+    """The limits of a server."""
 
     message_bytes: int = 16 << 20
     """Size of a message."""
     decoded_bytes: int = 256 << 20
-    """Memory that a message may need once it is read: agents that are not there still take room in arrays."""
+    """Memory that a decoded message may need: arrays have room for all agents, also for those that are not in it."""
     name_length: int = 200
     """Characters of a trajectory's id and of an environment's name."""
     largest: float = 1e9
-    """Observations, rewards and other numbers beyond it, though finite, would make the learner's overflow."""
+    """Absolute value of observations, rewards and other numbers; larger ones could overflow in the learner."""
     rate: float = 0.0
     """Rows per second from one address; 0 for no limit."""
     clients: int = 256
-    """Calls under way at the same time."""
+    """Calls that are handled at the same time."""
     backlog_bytes: int = 64 << 20
-    """Accepted data that is not trained on yet; beyond it, acknowledgements wait."""
+    """Accepted data that is not trained on yet; above this size, acknowledgements wait."""
     log_bytes: int = 10 << 30
-    """The log on disk: the oldest segments that were trained on are deleted beyond it."""
+    """Size of the log on disk; above it, the oldest segments that were trained on are deleted."""
 
 
 def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Experience]:
-    """The rows in a message and the same as experience, or `BadData` with the reason why not."""
+    """The rows of a message, and the same data as experience. Raises `BadData` with the reason for a refusal."""
     size = memoryview(data).nbytes
     if size > limits.message_bytes:
         raise BadData(f"The message has {size} bytes, and at most {limits.message_bytes} are taken.")
@@ -48,7 +48,7 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
         return batch, _check(batch, spec, limits)
     except BadData:
         raise
-    except (UsageError, RecursionError, ValueError, pa.ArrowException) as error:  # a name that is no UTF-8, say
+    except (UsageError, RecursionError, ValueError, pa.ArrowException) as error:  # e.g. a name that is not UTF-8
         raise BadData(f"The message cannot be read: {str(error)[:300]}") from error
 
 
@@ -73,7 +73,7 @@ def _check(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> Experience:
 
 
 def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:
-    """Refuse what would need much memory once decoded. The columns' types are not checked yet."""
+    """Refuse a message that would need too much memory when decoded. The columns' types are not checked before."""
     columns = {field.name: field.type for field in batch.schema}
     kinds = {
         "trajectory": pa.string(),

@@ -1,4 +1,4 @@
-"""Training from the log, in a thread of its own. The log is the buffer; each checkpoint knows its place there."""
+"""Training from the log, in a thread of its own. The log is the buffer; each checkpoint stores its position in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
 
     saved = path / CONFIG
     if saved.exists() and not any((path / "checkpoints").glob("*")):
-        saved.unlink()  # it ended before its first checkpoint
+        saved.unlink()  # the trainer ended before its first checkpoint
     if not saved.exists():
         trainer = Trainer(algorithm, spec, save_path=path, **settings)
         trainer.save(note={})
@@ -41,7 +41,7 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
 
 
 def _cut_metrics(file: Path, steps: int) -> None:
-    """Leave out what was logged after the checkpoint: it will be logged again."""
+    """Remove what was logged after the checkpoint: it will be logged again."""
     if file.exists():
         rows = [line for line in file.read_text().splitlines() if _step(line) <= steps]
         file.write_text("".join(f"{row}\n" for row in rows))
@@ -50,14 +50,14 @@ def _cut_metrics(file: Path, steps: int) -> None:
 def _step(line: str) -> float:
     try:
         return json.loads(line)["step"]
-    except (ValueError, KeyError):  # torn by a crash
+    except (ValueError, KeyError):  # incomplete because of a crash
         return float("inf")
 
 
 class Learner(threading.Thread):
-    """Reads the log, trains, publishes, saves.
+    """Reads the log, trains, publishes models, saves checkpoints.
 
-    save_every, publish_every, log_every: seconds between checkpoints, models and lines of metrics, at least.
+    save_every, publish_every, log_every: the least seconds between checkpoints, models and lines of metrics.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Learner(threading.Thread):
         self.position = self._saved = Position(*note["position"]) if note.get("position") else log.start
         if self.position > log.end:
             raise UsageError(
-                f"{log.path} ends before the place up to which the trainer has learned: files are missing."
+                f"{log.path} ends before the position up to which the trainer has learned: files are missing."
             )
         self.unusable: int = note.get("unusable", 0)
-        """Messages that the trainer could not take."""
+        """Messages that the trainer could not use."""
         self.failure = ""
         self.row: dict[str, Any] = {}
         """The newest line of metrics."""
@@ -97,12 +97,12 @@ class Learner(threading.Thread):
         return self.log.bytes_after(self.position)
 
     def wait_for_room(self, most: int, seconds: float) -> bool:
-        """Return once the backlog is below `most` bytes, or when time is up: whether it is."""
+        """Wait until the backlog is below `most` bytes, at most `seconds`. Returns whether it is."""
         with self._moved:
             return self._moved.wait_for(lambda: self.backlog < most, seconds)
 
     def check(self, experience: Experience) -> None:
-        """Refuse experience that the trainer would not take."""
+        """Refuse experience that the trainer would not accept."""
         try:
             self.trainer.check(experience)
         except UsageError as error:
@@ -112,9 +112,9 @@ class Learner(threading.Thread):
         try:
             while not self._stopping.is_set():
                 if not self._step() and not self.log.wait(self.position, 0.2):
-                    self._publish()  # nothing to do: what was learned last goes out
+                    self._publish()  # nothing to train on: publish the newest parameters
                 self._regularly()
-        except Exception as error:  # whatever it was, accepting and serving go on
+        except Exception as error:  # after any error the server goes on to accept data and serve models
             self.failure = f"{type(error).__name__}: {error}"
             logger.exception("training stopped")
             with self._moved:
@@ -174,13 +174,13 @@ class Learner(threading.Thread):
         self.row, self._logged = self.trainer.log_epoch(), self.trainer.version
 
     def save(self) -> None:
-        """Write a checkpoint that remembers the place in the log, and delete what is no longer needed of it."""
+        """Write a checkpoint with the position in the log, and delete the part of the log that is no longer needed."""
         self.trainer.save(note={"position": list(self.position), "unusable": self.unusable})
         self._saved = self.position
         self.log.trim(self._saved, self._log_bytes)
 
     def stop(self) -> None:
-        """Finish the update under way, save and end."""
+        """Finish the current update, save and end."""
         self._stopping.set()
         self.join()
         if not self.failure and self.position != self._saved:

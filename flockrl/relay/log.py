@@ -1,8 +1,8 @@
-"""Messages on disk in the order they came, each trajectory once: the server's log and the actor's queue.
+"""Messages on disk in the order of their arrival, each trajectory once: the server's log and the actor's queue.
 
 A log is a directory of segments. `N.arrows` is an Arrow IPC stream that any Arrow reader opens. `N.index` has a record
-for each of its messages: where it ends, its checksum and the digests of its trajectories' ids. What a crash left half
-written is cut off when the log is opened; what `sync` confirmed stays.
+for each message of it: where the message ends, its checksum, and the digests of its trajectories' ids. A message that
+a crash left incomplete is removed when the log is opened; messages confirmed by `sync` are never lost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from flockrl.core.errors import UsageError
 from flockrl.relay.ids import Seen, digest
 
 HEAD = struct.Struct("<4sIQQ")
-"""An index begins with: "FLK1", size of the schema in the data, trajectories and rows in all segments before."""
+"""An index begins with: "FLK1", size of the schema in the data, trajectories and rows in all earlier segments."""
 RECORD = struct.Struct("<QIII")
 """A record begins with: end of the message in the data, its CRC-32, trajectories, rows. Digests and a CRC-32 follow."""
 MAGIC = b"FLK1"
 
 
 class Position(NamedTuple):
-    """A place between two messages: the segment, and the bytes of data and of index before it."""
+    """A position between two messages: the segment, and the bytes of data and of index before it."""
 
     segment: int
     data: int
@@ -39,15 +39,16 @@ class Position(NamedTuple):
 
 
 class Damaged(UsageError):
-    """Something that was written whole and does not agree with its checksum now. `after`: where to go on."""
+    """Data that was written completely and no longer matches its checksum. `after`: the position after it."""
 
     after: Position | None = None
 
 
 class Log:
-    """One writer process (a lock file sees to it), any number of threads.
+    """A log. A lock file ensures that only one process writes it; that process may use any number of threads.
 
-    segment_bytes: when to begin a new segment. remember: how many ids are kept to tell repetitions, at least.
+    segment_bytes: the size at which a new segment begins. remember: the least number of ids that are kept to
+    recognise repetitions.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, segment_bytes: int = 64 << 20, remember: int = 1_000_000) -> None:
@@ -83,7 +84,7 @@ class Log:
             self.committed = self.end
 
     def _recover(self, number: int, newest: bool) -> tuple[int, int]:
-        """Read a segment's index, cut what is not whole if it is the newest. Returns the sizes of data and index."""
+        """Read a segment's index; in the newest, remove what is incomplete. Returns the sizes of data and index."""
         index, file = self._index_file(number).read_bytes(), self._data_file(number)
         if len(index) < HEAD.size or index[:4] != MAGIC:
             if not newest:
@@ -139,8 +140,8 @@ class Log:
     def append(self, batch: pa.RecordBatch, ids: Sequence[str]) -> tuple[int, int]:
         """Write a batch without the trajectories that are known. `ids`: [K] in the order of the rows.
 
-        Returns how many were new, and the ticket with which `sync` waits until all of them, known ones included, are
-        safe. What is written survives the end of this process; only `sync` makes it survive the machine's.
+        Returns how many were new, and a ticket: `sync(ticket)` waits until all of them, including known ones, are on
+        disk. Without `sync`, the data survives a crash of this process but not of the machine.
         """
         digests, message = digest(ids), batch.serialize()
         with self._changed:
@@ -186,7 +187,7 @@ class Log:
         self._changed.notify_all()
 
     def sync(self, ticket: int | None = None) -> None:
-        """Return when everything up to `ticket` (by default, all) is on disk. One thread does it for all that wait."""
+        """Wait until everything up to `ticket` (by default, all) is on disk. One thread syncs for all that wait."""
         with self._changed:
             ticket = self._appended if ticket is None else ticket
             while self._synced < ticket:
@@ -212,7 +213,7 @@ class Log:
 
     @property
     def start(self) -> Position:
-        """The oldest message that is still there."""
+        """The position of the oldest message that is kept."""
         return self._first(min(self._sizes))
 
     def _first(self, number: int) -> Position:
@@ -220,7 +221,7 @@ class Log:
             return Position(number, HEAD.unpack(file.read(HEAD.size))[1], HEAD.size)
 
     def read(self, position: Position) -> tuple[pa.RecordBatch, Position] | None:
-        """The batch at a position and the position after it, or None where nothing committed follows."""
+        """The batch at a position and the position after it, or None if no synced message follows."""
         with self._changed:
             position = self._onward(position)
             if position >= self.committed:
@@ -237,12 +238,12 @@ class Log:
         return pa.ipc.read_record_batch(pa.py_buffer(message), self.schema), after
 
     def wait(self, position: Position, seconds: float) -> bool:
-        """Return once something committed follows a position, or when time is up: whether there is."""
+        """Wait until a synced message follows a position, at most `seconds`. Returns whether there is one."""
         with self._changed:
             return self._changed.wait_for(lambda: self.committed > self._onward(position), seconds)
 
     def _onward(self, position: Position) -> Position:
-        """The same place, said as the beginning of the next segment where one ends."""
+        """The same position; the end of a segment becomes the beginning of the next one."""
         if position.segment == max(self._sizes) or position.data < self._sizes.get(position.segment, 0):
             return position
         return self._first(min(number for number in self._sizes if number > position.segment))
@@ -267,7 +268,7 @@ class Log:
             return sum(self._sizes.values())
 
     def trim(self, position: Position, keep: int = 0) -> None:
-        """Delete segments before `position`, oldest first, while more than `keep` bytes are there."""
+        """Delete segments before `position`, oldest first, while the log has more than `keep` bytes."""
         with self._changed:
             for number in sorted(self._sizes):
                 if number >= position.segment or sum(self._sizes.values()) <= keep:
@@ -290,7 +291,7 @@ class Log:
 
 
 def _record(index: bytes, at: int) -> tuple[int, int, int, np.ndarray, int] | None:
-    """End, checksum, rows and digests of the record at a place, and the place after it; None unless it is whole."""
+    """End, checksum, rows and digests of the record at `at`, and where it ends; None if it is incomplete."""
     if at + RECORD.size > len(index):
         return None
     stop, check, count, rows = RECORD.unpack_from(index, at)

@@ -1,8 +1,8 @@
-"""An actor's episodes on their way to the server: first to disk, then, in the background, over the network.
+"""The queue of an actor's episodes for the server: written to disk first, then sent in the background.
 
 The queue is a `Log`. An episode is in it when `add` returns, so a process that is killed loses none of them; it leaves
 the queue when the server has acknowledged it. A message whose acknowledgement was lost is sent again with the same ids,
-by which the server knows it.
+by which the server recognises it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flockrl.relay.wire import pack
 
 logger = logging.getLogger("flockrl.relay")
 MESSAGE_ROWS = 8192
-"""Episodes are sent together until a message has so many rows."""
+"""Episodes are put into one message until it has at least this number of rows."""
 
 
 class QueueFull(UsageError):
@@ -36,10 +36,10 @@ class QueueFull(UsageError):
 
 
 class Outbox(threading.Thread):
-    """A queue in `path` and, where there is a client, the thread that empties it and brings new models.
+    """A queue in `path` and, if there is a client, the thread that sends its episodes and fetches new models.
 
-    limit: bytes that may wait; beyond it `add` raises `QueueFull`. send_every, poll_every: seconds between messages,
-    and between questions for a newer model.
+    limit: bytes that may wait; above it `add` raises `QueueFull`. send_every, poll_every: seconds between messages,
+    and between requests for a newer model.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Outbox(threading.Thread):
         return self.log.bytes_after(self._sent)
 
     def add(self, episode: Experience) -> None:
-        """Put an episode on disk."""
+        """Write an episode to disk."""
         batch = encode(episode, self._spec, self._schema)
         if self.waiting + pa.ipc.get_record_batch_size(batch) > self._limit:
             raise QueueFull(f"The queue in {self.path} is full: {self._limit} bytes wait for the server.")
@@ -81,12 +81,12 @@ class Outbox(threading.Thread):
         self.stats["recorded"] += episode.trajectories
 
     def take_model(self) -> Model | None:
-        """A model that arrived since the last call."""
+        """The model that arrived since the last call, or None."""
         model, self._model = self._model, None
         return model
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything is acknowledged, or until time is up: whether it is."""
+        """Wait until everything is acknowledged, at most `timeout` seconds. Returns whether it is."""
         self._wake.set()
         with self._moved:
             return self._moved.wait_for(lambda: self._sent >= self.log.end, timeout)
@@ -115,7 +115,7 @@ class Outbox(threading.Thread):
                     asked = time.monotonic()
                     self._fetch()
                 pause = 0.1
-            except Exception as error:  # the application goes on, and the episodes wait on disk
+            except Exception as error:  # the application continues, and the episodes wait on disk
                 self.stats["errors"] += 1
                 self._complain(error)
                 self._stopping.wait(pause * random.uniform(0.5, 1.5))
@@ -128,7 +128,7 @@ class Outbox(threading.Thread):
             logger.warning("%d bytes of episodes wait on disk: %s", self.waiting, error, exc_info=not known)
 
     def _send_all(self) -> int:
-        """Send what is in the queue. Returns the version that the server has, -1 when nothing was sent."""
+        """Send what is in the queue. Returns the server's newest model version, or -1 when nothing was sent."""
         assert self._client is not None
         self.log.sync()
         newest = -1
@@ -145,7 +145,7 @@ class Outbox(threading.Thread):
         return newest
 
     def _read(self, place: Position) -> tuple[pa.RecordBatch, Position] | None:
-        """The next episode in the queue that the disk has not damaged."""
+        """The next episode in the queue that is not damaged."""
         while True:
             try:
                 return self.log.read(place)
@@ -158,7 +158,7 @@ class Outbox(threading.Thread):
         try:
             answer = self._client.put(pack(_together(batches)))
         except Refused as error:
-            if len(batches) > 1:  # find out which
+            if len(batches) > 1:  # find the refused ones
                 return max(self._send([batch]) for batch in batches)
             self._put_aside(batches[0], str(error))
             return -1
@@ -166,7 +166,7 @@ class Outbox(threading.Thread):
         return answer["version"]
 
     def _put_aside(self, batch: pa.RecordBatch, reason: str) -> None:
-        """Keep what the server will never take in a file of its own."""
+        """Move an episode that the server will never accept to a file of its own."""
         name = batch.column("trajectory")[0].as_py()
         folder = self.path / "refused"
         folder.mkdir(exist_ok=True)
@@ -195,7 +195,7 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def fetch_model(client: Client, folder: Path, newer_than: int) -> Model | None:
-    """The server's model, kept under `folder`, if it is newer. Older ones there are deleted."""
+    """The server's model, saved under `folder`, or None if it is not newer. The last two models there are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     arriving = folder / "arriving"
     for left in (arriving, arriving.with_name("arriving.part")):

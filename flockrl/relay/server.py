@@ -1,8 +1,8 @@
-"""The server: takes trajectories in, makes them durable, trains, publishes models, and says how it is.
+"""The server: accepts trajectories, writes them to disk, trains, publishes models, and reports its status.
 
-`Relay` does the work and knows nothing of the network; `serve` puts it on Arrow Flight. Everything is an action:
-`put` (a message of trajectories), `model` (the newest), `status`. Flight's own DoPut is not offered, because Arrow
-would unpack what a client sends before anybody could look at it (see `wire`).
+`Relay` does the work and knows nothing of the network; `start` offers it over Arrow Flight. All calls are Flight
+actions: `put` (a message of trajectories), `model` (the newest), `status`. Flight's own DoPut is not offered, because
+Arrow would unpack what a client sends before it could be checked (see `wire`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ ACTIONS = {"put": "take a message of trajectories", "model": "the newest model",
 PATIENCE = 5.0
 """Seconds for which an acknowledgement may wait for the trainer before the sender is told to slow down."""
 REASONS = 32
-"""Reasons for refusal that are counted apart."""
+"""The most reasons for refusal that are counted separately."""
 
 
 class Busy(Exception):
-    """Not now: the same message may be taken later."""
+    """The server cannot accept the message now, but may later."""
 
 
 class Relay:
-    """A log of accepted trajectories, published models, and perhaps a learner (`relay.learner`, set by `serve`)."""
+    """A log of accepted trajectories, published models, and optionally a `learner`, which the caller sets."""
 
     def __init__(self, path: Path, spec: EnvSpec, limits: Limits, remember: int = 1_000_000) -> None:
         self.spec, self.limits, self.path = spec, limits, Path(path)
@@ -59,7 +59,7 @@ class Relay:
         self._said = 0.0
 
     def put(self, message: Any, peer: str = "") -> dict[str, Any]:
-        """Take a message. Returns once all of its trajectories are on disk. Raises `BadData` or `Busy`."""
+        """Accept a message. Returns when all of its trajectories are on disk. Raises `BadData` or `Busy`."""
         try:
             batch, experience = admit(message, self.spec, self.limits)
             if self.learner is not None:
@@ -86,7 +86,7 @@ class Relay:
         return {"new": new, "known": known, "version": self.store.newest}
 
     def _pace(self, peer: str, rows: int) -> None:
-        """Hold a message back while its sender is above the rate that it may have."""
+        """Delay a message while its sender exceeds the allowed rate."""
         if not self.limits.rate:
             return
         with self._lock:
@@ -108,7 +108,7 @@ class Relay:
             raise Busy("Slow down: training has not kept up with what was sent.")
 
     def refuse(self, reason: str, peer: str) -> None:
-        """Count and log a refusal; when there are many, some lines are left out."""
+        """Count and log a refusal; of many in a short time, only some are logged."""
         with self._lock:
             self._counts["refused"] += 1
             self._reasons[reason if reason in self._reasons or len(self._reasons) < REASONS else "other reasons"] += 1
@@ -164,7 +164,7 @@ class _Service(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         if not self._slots.acquire(blocking=False):
-            raise flight.FlightUnavailableError("Slow down: too many calls are under way.")
+            raise flight.FlightUnavailableError("Slow down: too many calls at the same time.")
         try:
             return iter(self._answer(action.type, action.body, context.peer()))
         except UsageError as error:
@@ -199,11 +199,11 @@ def _newer_than(body: Any) -> int:
             return asked
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise UsageError("The action 'model' wants {\"newer_than\": VERSION}.")
+    raise UsageError("The action 'model' needs {\"newer_than\": VERSION}.")
 
 
 class _Gate(flight.ServerMiddlewareFactory):
-    """Lets nobody in without a token. Runs before anything that a client sent is read."""
+    """Refuses calls without a valid token, before anything that the client sent is read."""
 
     def __init__(self, tokens: Sequence[str], relay: Relay) -> None:
         self._wanted, self._relay = [b"Bearer " + token.encode() for token in tokens], relay
@@ -211,31 +211,31 @@ class _Gate(flight.ServerMiddlewareFactory):
     def start_call(self, info: Any, headers: Any) -> None:
         given = [value for name, values in headers.items() if name.lower() == "authorization" for value in values]
         got = (given[0] if isinstance(given[0], bytes) else given[0].encode()) if len(given) == 1 else b""
-        matches = [hmac.compare_digest(got, wanted) for wanted in self._wanted]  # all of them, whatever the first said
+        matches = [hmac.compare_digest(got, wanted) for wanted in self._wanted]  # compare all: constant time
         if not any(matches):
             self._relay.refuse("The token is missing or wrong.", "")
             raise flight.FlightUnauthenticatedError("The token is missing or wrong.")
 
 
 def allowed(listen: str, tokens: Sequence[str], tls: tuple[bytes, bytes] | None) -> str:
-    """The address to listen on, as Flight writes it, if it is safe to listen there."""
+    """The address to listen on, as Flight writes it. Raises `UsageError` if listening there is not safe."""
     where = location(listen)
     if tls is None and where.startswith("grpc+tls"):
         raise UsageError("An address with tls:// needs --tls-cert and --tls-key.")
     if not _loopback(where):
         if not tokens:
             raise UsageError(
-                f"Without a token a server listens to its own machine alone, e.g. on 127.0.0.1:8815, not {listen}."
+                f"Without a token a server listens only on its own machine, e.g. on 127.0.0.1:8815, not {listen}."
             )
         if tls is None:
-            logger.warning("without TLS, the token and all data travel in the clear")
+            logger.warning("without TLS, the token and all data are sent unencrypted")
     return where if tls is None else where.replace("grpc+tcp", "grpc+tls")
 
 
 def start(
     relay: Relay, listen: str, tokens: Sequence[str] = (), tls: tuple[bytes, bytes] | None = None
 ) -> flight.FlightServerBase:
-    """Put a relay on the network; `.port` says where. tls: certificate and key, as PEM."""
+    """Offer a relay on the network; the result's `.port` is its port. tls: certificate and key, as PEM."""
     where = allowed(listen, tokens, tls)
     middleware = {"gate": _Gate(tokens, relay)} if tokens else {}
     settings = {} if tls is None else {"tls_certificates": [tls]}

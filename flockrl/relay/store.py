@@ -1,4 +1,4 @@
-"""Published models by version: a directory each, which appears whole or not at all."""
+"""Published models by version, one directory each, which appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Store:
-    """Models under `path`, of which the newest `keep` stay."""
+    """Models under `path`; the newest `keep` are kept."""
 
     def __init__(self, path: Path, keep: int = 5) -> None:
         self.path, self._keep = Path(path), keep
@@ -20,7 +20,7 @@ class Store:
         for part in self.path.glob("*.part"):
             shutil.rmtree(part)
         self.newest = max(self.versions, default=-1)
-        """-1 when there is none."""
+        """The newest version, -1 when there is none."""
         self._lock = threading.Lock()
         self._read: tuple[int, list[tuple[str, bytes]]] | None = None
 
@@ -30,7 +30,8 @@ class Store:
         return sorted(int(folder.name) for folder in self.path.iterdir() if folder.name.isdigit())
 
     def publish(self, version: int, write: Callable[[Path], Any]) -> bool:
-        """`write` makes the model's directory. A version that was there already stays as it is."""
+        """Publish a version: `write` makes the model's directory. If the version is not newer than the newest, return
+        False and change nothing."""
         folder = self.path / f"{version:010d}"
         if version <= self.newest:
             return False
@@ -45,7 +46,7 @@ class Store:
         return True
 
     def fetch(self, newer_than: int) -> list[bytes]:
-        """A description in JSON, then each file of the newest model; no files when it is not newer."""
+        """A description in JSON, then each file of the newest model; no files if it is not newer than `newer_than`."""
         with self._lock:
             version = self.newest
             if version <= newer_than or version < 0:

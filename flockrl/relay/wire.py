@@ -1,7 +1,7 @@
-"""What travels: an Arrow IPC stream with flockrl's schema and one record batch, as bytes.
+"""The format of messages: an Arrow IPC stream with flockrl's schema and one record batch, as bytes.
 
-`unpack` looks at the frames before Arrow does, because Arrow unpacks compressed buffers while it reads: a message of
-some kilobytes could become gigabytes. Frames are read by hand for that, four fields of two flatbuffers.
+`unpack` checks the frames before Arrow reads them, because Arrow unpacks compressed buffers while it reads: a message
+of a few kilobytes could become gigabytes. Only four fields of two flatbuffers are needed, so they are read by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 def frames(data: bytes | memoryview) -> Iterator[Frame]:
-    """The frames of a stream up to its end marker or its last byte. Raises `BadData` where there is no whole frame."""
+    """The frames of a stream up to its end marker or its last byte. Raises `BadData` where a frame is incomplete."""
     at = 0
     while at < len(data):
         if _number(data, at, "<I") != CONTINUES:
@@ -61,7 +61,7 @@ def _peek(data: memoryview) -> tuple[int, int, bool]:
 
 
 def _field(data: memoryview, table: int, field: int) -> int:
-    """Where a table keeps a field, or 0."""
+    """The offset of a table's field, or 0 if it is missing."""
     vtable = table - _number(data, table, "<i")
     if 4 + 2 * field + 2 > _number(data, vtable, "<H"):
         return 0

@@ -1,8 +1,8 @@
-"""Joint replay: a ring of whole-team transitions, so that all agents learn from the same moments.
+"""Joint replay: a ring buffer of transitions of all agents together, so that all agents learn from the same steps.
 
-The ring keeps time and environments apart, [L, B, ...], and is written one rollout at a time. Steps that
-follow each other in an environment follow each other in the ring, which is what n-step returns read.
-docs/dependencies.md says why it is not a library's buffer.
+The ring has separate axes for time and environments, [L, B, ...], and is written one rollout at a time. Consecutive
+steps of an environment are consecutive in the ring, which n-step returns rely on.
+docs/dependencies.md explains why it is not a library's buffer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from flockrl.core.types import Array, EnvSpec, Trajectory
 
 SMALLEST = 1e-6
-"""Added to priorities, so that nothing becomes impossible to draw."""
+"""Added to errors, so that no priority is 0 and every transition can be drawn."""
 
 
 class Replay(NamedTuple):
     """rows: a Trajectory with axes [L, B]; priority: [L, B], or () for uniform sampling.
 
-    head: the row that is written next; filled: how many rows hold something.
+    head: the row that is written next; filled: how many rows hold data.
     """
 
     rows: Trajectory
@@ -32,11 +32,11 @@ class Replay(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Transitions over n steps with a leading axis b. Everything about one sample is of one moment.
+    """Transitions over n steps with a leading axis b. All agents of a sample are from the same step.
 
     obs, avail, state, action, alive: at the first step. reward: [b, N] discounted sum over the steps;
-    discount: [b, N] factor of the value that follows, 0 after a termination. next_*: what the last step led to,
-    the real final observation where an episode was cut. weight: [b] importance weights. row, env: [b] places.
+    discount: [b, N] factor of the value that follows, 0 after a termination. next_*: after the last step, the real
+    final observation where an episode was truncated. weight: [b] importance weights. row, env: [b] places.
     """
 
     obs: Array
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
     neighbours: Array | None = None
     next_neighbours: Array | None = None
     stretch: Trajectory | None = None
-    """For learners with memory: the stretch [W, b] that the moments lie in. Their axes are then [T, b]."""
+    """For learners with memory: the sequence [W, b] that contains the steps. Other fields then have axes [T, b]."""
 
 
 def make_replay(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> Replay:
@@ -81,7 +81,7 @@ def make_replay(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> Repla
 
 
 def replay_bytes(spec: EnvSpec, rows: int, envs: int, prioritized: bool) -> int:
-    """Memory that the ring takes."""
+    """The memory that the ring takes, in bytes."""
     shapes = jax.eval_shape(lambda: make_replay(spec, rows, envs, prioritized))
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
@@ -91,7 +91,7 @@ def add(replay: Replay, trajectory: Trajectory) -> Replay:
     full = jnp.ones(trajectory.reward.shape, bool)
 
     def flags(mask: Array | None, like: Array | None) -> Array | None:
-        """The mask, or one that allows everything, where the ring keeps one."""
+        """The mask, or one that allows everything; None where the ring stores no mask."""
         if like is None:
             return None
         return jnp.ones((*full.shape, like.shape[-1]), bool) if mask is None else mask
@@ -129,8 +129,8 @@ def draw(replay: Replay, key: Array, batch: int, n_step: int, beta: Array | floa
         age = jax.random.randint(age_key, (batch,), 0, replay.filled - n_step + 1)
         row = (replay.head - replay.filled + age) % length
         return row, jax.random.randint(env_key, (batch,), 0, envs), jnp.ones(batch)
-    # Proportional sampling (Schaul et al. 2016): one stratified number each, found first among the sums of rows,
-    # then inside the row. The newest n - 1 rows are left out, their successors are not there yet.
+    # Proportional sampling (Schaul et al. 2016): one stratified number per sample selects a row by the rows' sums,
+    # then an entry of the row. The newest n - 1 rows are left out: their successors are not there yet.
     newest = (replay.head - 1 - jnp.arange(n_step - 1)) % length
     sums = replay.priority.sum(1).at[newest].set(0.0)
     upto = jnp.cumsum(sums)
@@ -145,9 +145,9 @@ def draw(replay: Replay, key: Array, batch: int, n_step: int, beta: Array | floa
 
 
 def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, gamma: float) -> Batch:
-    """Read n-step transitions. A window ends early where an episode ends or an agent is cut off."""
+    """Read n-step transitions. They are shorter where an episode ends or an agent is truncated."""
     rows, length = replay.rows, len(replay.rows.reward)
-    assert rows.alive is not None  # `add` writes it always
+    assert rows.alive is not None  # `add` always writes it
     reward, terminated = rows.reward[row, env], rows.terminated[row, env]
     last, factor = row, jnp.full(row.shape, gamma)
     ended = rows.truncated[row, env].any(-1)
@@ -175,19 +175,19 @@ def gather(replay: Replay, row: Array, env: Array, weight: Array, n_step: int, g
 
 
 def stretch(replay: Replay, row: Array, env: Array, length: int) -> Trajectory:
-    """`length` steps in a row from each place, as a Trajectory with axes [length, b]."""
+    """`length` consecutive steps from each place on, as a Trajectory with axes [length, b]."""
     rows = (row + jnp.arange(length)[:, None]) % len(replay.rows.reward)
     return jax.tree.map(lambda x: x[rows, env], replay.rows)
 
 
 def along(seen: Trajectory, row: Array, env: Array, weight: Array, burn_in: int, steps: int) -> Batch:
-    """The moments of a stretch [W, b] after its burn-in: `steps` of them to learn from, with what followed all of them.
+    """The `steps` steps to learn from, after the burn-in of a sequence [W, b]. next_* also cover the rest of it.
 
-    reward, discount: of the single steps, for n-step returns along the stretch.
+    reward, discount: of single steps, for n-step returns along the sequence.
     """
     live: Trajectory = jax.tree.map(lambda x: x[burn_in:], seen)
     now: Trajectory = jax.tree.map(lambda x: x[:steps], live)
-    assert live.alive is not None  # `add` writes it always
+    assert live.alive is not None  # `add` always writes it
     return Batch(
         obs=now.obs, avail=now.avail, state=now.state, action=now.action, alive=now.weight, reward=now.reward,
         discount=(~now.terminated).astype(jnp.float32), next_obs=live.next_obs, next_avail=live.next_avail,
@@ -197,7 +197,7 @@ def along(seen: Trajectory, row: Array, env: Array, weight: Array, burn_in: int,
 
 
 def typical(error: Array, weight: Array) -> Array:
-    """[b] mean absolute error of each sample over its agents (error, weight: [b, N]) and steps ([T, b, N])."""
+    """[b] mean absolute error of each sample over agents (error, weight: [b, N]) and, for [T, b, N], steps."""
     axes = tuple(i for i in range(error.ndim) if i != error.ndim - 2)
     return (jnp.abs(error) * weight).sum(axes) / jnp.maximum(weight.sum(axes), 1.0)
 

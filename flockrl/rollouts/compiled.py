@@ -1,4 +1,4 @@
-"""Rollouts: a policy acts in B environments for T steps, as one scan or, on the host, step by step."""
+"""Rollouts in compiled environments: a policy acts in B environments for T steps, as one scan."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flockrl.envs.api import Env, reset_batch, step_batch
 
 
 class Actors(NamedTuple):
-    """Where B environments stand between rollouts: states, what the teams see, what they remember.
+    """B environments between two rollouts: states, observations, and the policy's memory.
 
-    first: [B] whether an episode begins here. returns: [B, N] and lengths: [B] of the episodes under way.
+    first: [B] whether an episode begins here. returns: [B, N] and lengths: [B] of the unfinished episodes so far.
     """
 
     env: PyTree
@@ -26,7 +26,7 @@ class Actors(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Sums over the episodes that ended in a stretch of time: their number, returns [N], lengths."""
+    """Sums over the episodes that ended in a rollout: their number, returns [N], lengths."""
 
     number: Array
     returns: Array
@@ -34,7 +34,7 @@ class Episodes(NamedTuple):
 
 
 def start(algorithm: Algorithm, env: Env, key: Array, batch: int) -> Actors:
-    """B teams at the beginning of their first episode."""
+    """B environments at the beginning of their first episode."""
     state, observation = reset_batch(env, key, batch)
     zeros = jnp.zeros((batch, env.spec.num_agents))
     return Actors(
@@ -45,7 +45,7 @@ def start(algorithm: Algorithm, env: Env, key: Array, batch: int) -> Actors:
 def scan_rollout(
     algorithm: Algorithm, params: PyTree, env: Env, actors: Actors, key: Array
 ) -> tuple[Actors, Trajectory, Episodes]:
-    """`algorithm.rollout_steps` steps of every environment, exploring."""
+    """Take `algorithm.rollout_steps` steps in every environment, with exploration."""
 
     def step(carry: tuple[Actors, Episodes], keys: Array) -> tuple[tuple[Actors, Episodes], Trajectory]:
         (now, ended), (act_key, env_key) = carry, keys
@@ -71,7 +71,7 @@ def scan_rollout(
         after = Actors(result.state, result.observation, memory, result.done, returns * going[:, None], lengths * going)
         return (after, ended), row
 
-    # Keys are split here and sums are taken at the end: each small operation less in the loop counts.
+    # Keys are split before the loop and sums are taken after it, to keep the loop short.
     keys = jax.random.split(key, (algorithm.rollout_steps, 2))
     none = Episodes(jnp.zeros_like(actors.lengths), jnp.zeros_like(actors.returns), jnp.zeros_like(actors.lengths))
     (after, ended), trajectory = jax.lax.scan(step, (actors, none), keys)

@@ -1,4 +1,4 @@
-"""Rollouts in environments on the host: acting is compiled, stepping is not."""
+"""Rollouts in host environments: `act` is compiled, stepping is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flockrl.rollouts.compiled import Actors, Episodes
 
 
 class HostActor:
-    """An algorithm's `act`, compiled for one step at a time, with arrays of the host going in and coming out."""
+    """An algorithm's `act`, compiled for one step at a time; its arguments and results are NumPy arrays."""
 
     def __init__(self, algorithm: Algorithm | Actor, explore: bool = True):
         self.memory, self.explore = algorithm.memory, explore
@@ -34,14 +34,14 @@ class HostActor:
     def __call__(
         self, params: PyTree, seen: Observation, memory: PyTree, first: Any, mine: Any, key: np.ndarray
     ) -> tuple[np.ndarray, PyTree, dict[str, np.ndarray]]:
-        """first: [B] where memory is cleared; mine: [B] whose memory moves on; key: the words of a key."""
+        """first: [B] where memory is cleared; mine: [B] where memory is updated; key: the words of a key."""
         action, memory, extras = self._act(params, seen, memory, first, mine, key)
         return np.asarray(action), memory, {name: np.asarray(value) for name, value in extras.items()}
 
 
 class Draws(NamedTuple):
-    """Chance for a rollout on the host, the same that the compiled one draws: the words of keys for acting [T, W], for
-    stepping [T, B, 2], and for the episodes that begin [T, B, 2]."""
+    """Random keys of a rollout on the host, the same as in a compiled rollout: the words of the keys for acting [T, W],
+    for stepping [T, B, 2], and for resets [T, B, 2]."""
 
     act: np.ndarray
     step: np.ndarray
@@ -49,7 +49,7 @@ class Draws(NamedTuple):
 
 
 def draw(key: Array, steps: int, batch: int) -> Draws:
-    """Pure: compiled by its callers."""
+    """A pure function; its callers compile it."""
     keys = jax.random.split(key, (steps, 2))
     step = jax.vmap(lambda k: jax.random.split(k, batch))(keys[:, 1])
     reset = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, batch), batch))(keys[:, 1])
@@ -60,7 +60,7 @@ _draw = jax.jit(draw, static_argnums=(1, 2))
 
 
 def host_start(algorithm: Algorithm, form: Form, state: PyTree, seen: Observation) -> Actors:
-    """B teams at the beginning of their first episode, which shows `seen`."""
+    """B environments at the beginning of their first episode, with the observations `seen`."""
     batch = len(seen.obs)
     zeros = np.zeros((batch, form.spec.num_agents), np.float32)
     memory = jax.tree.map(np.asarray, algorithm.memory(batch))
@@ -70,23 +70,23 @@ def host_start(algorithm: Algorithm, form: Form, state: PyTree, seen: Observatio
 def host_rollout(
     algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array
 ) -> tuple[Actors, Trajectory, Episodes]:
-    """What `scan_rollout` does, with environments that have to be asked step by step. `actors` is where they stand.
+    """Do what `scan_rollout` does, step by step, with host environments. `actors` is their state before the rollout.
 
-    Where workers step, half of the teams are answered while the other half steps. `act` is then called on all teams
-    for each half, and the half's rows are taken: every team gets the numbers it would have got in one call.
+    With worker processes, `act` runs for one half of the environments while the other half steps. It is called on all
+    environments for each half, and only the half's rows are used: the actions are the same as from a single call.
     """
     work = _HostRollout(algorithm, params, env, actors, key)
-    under_way = [(group, work.begin(0, group)) for group in env.executor.groups(env.count)]
+    pending = [(half, work.begin(0, half)) for half in env.executor.groups(env.count)]
     for t in range(algorithm.rollout_steps):
-        for i, (group, step) in enumerate(under_way):
-            work.finish(t, group, step)
+        for i, (half, step) in enumerate(pending):
+            work.finish(t, half, step)
             if t + 1 < algorithm.rollout_steps:
-                under_way[i] = (group, work.begin(t + 1, group))
+                pending[i] = (half, work.begin(t + 1, half))
     return work.result()
 
 
 class _HostRollout:
-    """A rollout under way: what the teams see, remember and have done so far."""
+    """An unfinished rollout: current observations and memory, and the columns filled so far."""
 
     def __init__(self, algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array):
         self.algorithm, self.params, self.env, self.start = algorithm, params, env, actors
@@ -98,44 +98,44 @@ class _HostRollout:
         self.columns: dict[str, np.ndarray] = {}
         self.extras: dict[str, np.ndarray] = {}
 
-    def begin(self, t: int, group: slice) -> Any:
-        """Choose actions of a group of teams and have them step."""
+    def begin(self, t: int, half: slice) -> Any:
+        """Choose the actions of a slice of the environments, and start the step."""
         mine = np.zeros(self.env.count, bool)
-        mine[group] = True
+        mine[half] = True
         action, self.memory, extras = self.algorithm(
             self.params, self.seen, self.memory, self.first, mine, self.draws.act[t]
         )
-        step = self.env.begin(group, action[group], self.draws.step[t, group], self.draws.reset[t, group])
+        step = self.env.begin(half, action[half], self.draws.step[t, half], self.draws.reset[t, half])
         before = {**self.seen._asdict(), "action": action, "first": self.first}
-        self._write(self.columns, t, group, {name: x[group] for name, x in before.items() if x is not None})
-        self._write(self.extras, t, group, {name: x[group] for name, x in extras.items()})
+        self._write(self.columns, t, half, {name: x[half] for name, x in before.items() if x is not None})
+        self._write(self.extras, t, half, {name: x[half] for name, x in extras.items()})
         return step
 
-    def finish(self, t: int, group: slice, step: Any) -> None:
-        """Wait for the step and write down what came of it."""
+    def finish(self, t: int, half: slice, step: Any) -> None:
+        """Wait for the step and store its results."""
         self.env.finish(step)
-        result = self.env.result(group)
-        alive = self.columns["alive"][t, group] if "alive" in self.columns else None
+        result = self.env.result(half)
+        alive = self.columns["alive"][t, half] if "alive" in self.columns else None
         after = host_after(result, alive)
-        self._write(self.columns, t, group, after)
-        self.returns[group] += after["reward"]
-        self.lengths[group] += 1
-        self.first[group] = result.done
+        self._write(self.columns, t, half, after)
+        self.returns[half] += after["reward"]
+        self.lengths[half] += 1
+        self.first[half] = result.done
         if np.any(result.done):
-            over = np.arange(group.start, group.stop)[np.asarray(result.done)]
+            over = np.arange(half.start, half.stop)[np.asarray(result.done)]
             whole = over[~self.env.was_cut[over]]
             self.ended.number[whole] += 1
             self.ended.returns[whole] += self.returns[whole]
             self.ended.lengths[whole] += self.lengths[whole]
             self.returns[over], self.lengths[over] = 0.0, 0
 
-    def _write(self, columns: dict[str, np.ndarray], t: int, group: slice, values: Mapping[str, np.ndarray]) -> None:
-        """Put the group's values [G, ...] where they belong in columns [T, B, ...]."""
+    def _write(self, columns: dict[str, np.ndarray], t: int, half: slice, values: Mapping[str, np.ndarray]) -> None:
+        """Write the slice's values [G, ...] at time t into columns [T, B, ...]."""
         for name, value in values.items():
             if name not in columns:
                 shape = self.algorithm.rollout_steps, self.env.count, *value.shape[1:]
                 columns[name] = np.empty(shape, value.dtype)
-            columns[name][t, group] = value
+            columns[name][t, half] = value
 
     def result(self) -> tuple[Actors, Trajectory, Episodes]:
         blank, memory = jax.tree.map(np.asarray, (self.algorithm.memory(len(self.first)), self.memory))
@@ -148,8 +148,8 @@ class _HostRollout:
 
 
 def host_after(result: StepResult, alive: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The columns of a trajectory that a step leads to; those it begins with are `types.Observation`'s, action and
-    first. alive: [B, N] who lived before the step."""
+    """The columns of a trajectory that follow from a step; the others are known before it: the fields of `Observation`,
+    action and first. alive: [B, N] which agents were alive before the step."""
     reward: Any = result.reward if alive is None else np.where(alive, result.reward, np.float32(0))
     after = {"reward": reward, "terminated": result.terminated, "truncated": result.truncated}
     final = {name: getattr(result.final, name) for name in ("obs", "avail", "state", "neighbours")}

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 FRAME_MS = 100
 HOLD_MS = 1000
-"""How long the last frame of an episode stays."""
+"""How long the last frame of an episode is shown."""
 CANDIDATES = 25
-"""Episodes among which the best, the median and the worst are looked for."""
+"""The number of episodes from which the best, the median and the worst are chosen."""
 
 
 def write_animation(run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False) -> None:
-    """Play one episode, or the best, the median and the worst of some, and write it as .gif or .mp4."""
+    """Play one episode, or choose the best, the median and the worst of `CANDIDATES`, and write it as .gif or .mp4."""
     write = {".gif": write_gif, ".mp4": write_mp4}.get(file.suffix.lower())
     if write is None:
         raise UsageError(f"An animation is written as a .gif or .mp4 file, not {file.name!r}.")
@@ -46,7 +46,7 @@ def write_animation(run: Run, file: Path, seed: int = 0, side_by_side: bool = Fa
 
 
 def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False) -> None:
-    """Play as `write_animation` does, and plot where the agents went as one still picture."""
+    """Play as `write_animation` does, and plot the agents' paths as one still picture."""
     if file.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"A plot is written as a .png, .pdf or .svg file, not {file.name!r}.")
     env: Any = run.env
@@ -69,11 +69,11 @@ def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False,
 def play(run: Run, seed: int = 0, size: int = 400, explore: bool = False) -> list[np.ndarray]:
     """Pictures of one episode."""
     env: Any = run.env
-    if not isinstance(env, Env):  # it runs on the host and draws itself
+    if not isinstance(env, Env):  # it runs on the host and renders itself
         if explore:
-            raise UsageError(f"{run.config.env} can be drawn only while it is played greedily: leave out --explore.")
+            raise UsageError(f"{run.config.env} can be rendered only in greedy episodes: leave out --explore.")
         if getattr(env, "render", None) is None:
-            raise UsageError(f"{run.config.env} cannot be drawn: its environment has no pictures of itself.")
+            raise UsageError(f"{run.config.env} cannot be rendered: the environment makes no pictures.")
         return list(env.render(run.episode(seed)))
     from flockrl.view.animation import frames
 
@@ -82,7 +82,8 @@ def play(run: Run, seed: int = 0, size: int = 400, explore: bool = False) -> lis
 
 
 def compare(run: Run, seed: int = 0, size: int = 300, explore: bool = False) -> list[np.ndarray]:
-    """Pictures of the best, the median and the worst of some episodes, side by side. A finished one waits."""
+    """Pictures of the best, the median and the worst of `CANDIDATES` episodes, side by side. An episode that ends early
+    keeps its last picture."""
     env: Any = run.env
     if not isinstance(env, Env):
         raise UsageError(f"{run.config.env} runs on the host, where episodes cannot be shown side by side.")
@@ -110,7 +111,7 @@ def _heading(words: str, width: int) -> np.ndarray:
 
 
 def write_gif(pictures: Sequence[np.ndarray], file: Path | io.BytesIO) -> None:
-    """An endless GIF with one palette for all frames, so that colours do not flicker and it stays small."""
+    """A GIF that repeats, with one palette for all frames, so that colours do not flicker and the file stays small."""
     from PIL import Image
 
     images = [Image.fromarray(picture) for picture in pictures]
@@ -135,8 +136,8 @@ def _palette(images: Sequence[Image]) -> Image:
 
 
 def write_mp4(pictures: Sequence[np.ndarray], file: Path) -> None:
-    """H.264 that every player opens, through ffmpeg."""
-    height, width = (side // 2 * 2 for side in pictures[0].shape[:2])  # yuv420p wants even sides
+    """An H.264 file that every player opens, written by ffmpeg."""
+    height, width = (size // 2 * 2 for size in pictures[0].shape[:2])  # yuv420p needs even sizes
     last = [pictures[-1]] * (HOLD_MS // FRAME_MS - 1)
     raw = b"".join(np.ascontiguousarray(picture[:height, :width]).tobytes() for picture in [*pictures, *last])
     command = [

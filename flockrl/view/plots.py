@@ -1,4 +1,4 @@
-"""Pictures of a run. matplotlib is imported here and nowhere else, when a picture is drawn."""
+"""Plots of a run. matplotlib is imported only here, when a plot is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
         tests = [
             (r["step"], r["eval_return"], r["eval_return_std"], r["eval_episodes"]) for r in rows if "eval_return" in r
         ]
-        if not tests:  # learned from recordings of an environment that is not known here
+        if not tests:  # trained on recordings of an environment that cannot be built here
             name = "loss" if "loss" in rows[-1] else "critic_loss"
             axes.plot(*np.array([(r["step"], r[name]) for r in rows if name in r]).T, color="#0b6e99", label=name)
             continue
@@ -70,8 +70,8 @@ def _title(path: Path) -> str:
 
 
 def draw_paths(panels: dict[str, Paths], file: Path, title: str) -> None:
-    """One panel for each episode: landmarks as rings, agents as discs where they end, an open circle where they began,
-    a dot per step on the way."""
+    """One panel per episode: landmarks are rings, agents are discs at their last place and open circles at their first,
+    with a dot for each step between."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * len(panels), 4.6), dpi=150, layout="constrained")
@@ -103,12 +103,12 @@ def _disc(axes: Any, place: Any, radius: float, fill: Any, edge: Any, width: flo
 
 
 def _shades(paint: np.ndarray) -> np.ndarray:
-    """[N, 3] colours; agents painted alike get darker one after the other, so that paths can be told apart."""
+    """[N, 3] colours; agents of the same colour get darker one after the other, so that paths can be told apart."""
     alike = [[j for j in range(len(paint)) if (paint[j] == paint[i]).all()] for i in range(len(paint))]
     light = [1.0 - 0.6 * same.index(i) / max(len(same) - 1, 1) for i, same in enumerate(alike)]
     return paint[:, :3] * np.array(light)[:, None]
 
 
 def _limits(ends: tuple[float, float]) -> tuple[float, float]:
-    """The square in which episodes begin, and whatever lies outside of it."""
+    """Axis limits that include the square in which episodes begin."""
     return min(ends[0], -1.1), max(ends[1], 1.1)

@@ -1,4 +1,4 @@
-"""What the terminal shows while a run trains, and the table at the end."""
+"""What the terminal shows during training, and the table at the end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from flockrl.training.program import Program
 
 QUIET = 30.0
-"""Seconds after which a log gets another line even without an evaluation."""
+"""Seconds after which a line is printed even without an evaluation."""
 
 
 class Progress(Callback):
-    """A live bar on a terminal; elsewhere a line per evaluation, and one when there was none for a while."""
+    """A live bar on a terminal; otherwise a printed line per evaluation, and one after `QUIET` seconds without any."""
 
     def __init__(
         self, run: RunConfig, program: Program, seeds: int, drawable: bool = False, console: Console | None = None
@@ -56,7 +56,7 @@ class Progress(Callback):
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         if self.program.fresh:
-            self.console.print(f"{self.program.fresh} episodes could not be continued where they stood and begin anew.")
+            self.console.print(f"{self.program.fresh} episodes could not be continued: they start from the beginning.")
         self.task = self.bar.add_task("", total=moment.steps, completed=moment.step, speed="-", score="-", test="-")
         if self.console.is_terminal:
             self.bar.start()

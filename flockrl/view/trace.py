@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flockrl.core.types import EnvSpec
+from flockrl.core.types import Discrete, EnvSpec
 from flockrl.envs.sketch import FAINT, INK, LINE, ORANGE, PAPER, Sketch, color_of, mix, number
 from flockrl.evaluation.episodes import Episode
 
@@ -73,13 +73,13 @@ def _does(sketch: Sketch, spec: EnvSpec, episode: Episode, t: int, i: int, where
     top, high = where
     sketch.text(0.04, top + high / 2, "does", min(0.038, high), FAINT, "lm")
     first = max(0, t + 1 - WINDOW)
-    actions = episode.action[first : t + 1, i]
-    if spec.discrete:
-        for k, action in enumerate(actions):
+    actions, space = episode.action[first : t + 1, i], spec.actions[i]
+    if isinstance(space, Discrete):
+        for k, action in enumerate(actions if spec.discrete else actions[:, 0]):
             new = k == len(actions) - 1
             x = 0.2 + 0.038 * k
             sketch.text(x, top + high / 2, str(int(action)), min(0.045, high), color_of(i) if new else FAINT)
         return
-    values = [number(round(float(value), 2)) for value in actions[-1, : spec.actions[i].size]]
+    values = [number(round(float(value), 2)) for value in actions[-1, : space.width]]
     more = " ..." if len(values) > 6 else ""
     sketch.text(0.18, top + high / 2, "  ".join(values[:6]) + more, min(0.042, high), color_of(i), "lm")

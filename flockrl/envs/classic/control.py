@@ -1,8 +1,8 @@
 """Classic control: one agent, physics in a few lines, the same numbers as Gymnasium's environments.
 
-For trying a learner on what everyone knows. `pendulum` has continuous actions and is only ever truncated;
-`cartpole` has discrete ones and terminates when the pole falls. A time limit truncates, and as in
-Gymnasium a fall in the very last step is both.
+For trying a learner on well-known tasks. `pendulum` has continuous actions, and its episodes are only truncated;
+`cartpole` has discrete actions and terminates when the pole falls. The time limit truncates. As in Gymnasium, an
+episode whose pole falls in the very last step is both terminated and truncated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, Space
 
 
 class Swing(NamedTuple):
-    """t: steps since the reset; angle: of the pendulum, 0 upright, any number of turns; speed: its change."""
+    """t: steps since the reset; angle: of the pendulum, 0 upright, may exceed one turn; speed: angular velocity."""
 
     t: Array
     angle: Array
@@ -28,12 +28,11 @@ class Swing(NamedTuple):
 
 
 class Pendulum:
-    """Gymnasium's Pendulum-v1: swing a rod up by a torque too weak to lift it, and keep it there.
+    """Gymnasium's Pendulum-v1: swing a rod up with a torque that is too weak to lift it directly, and keep it upright.
 
-    The agent sees [3]: cosine and sine of the angle and the angular velocity, which is at most 8 either
-    way. Its action [1] is the torque, clipped to -2 .. 2. A step costs angle^2 + 0.1 velocity^2 + 0.001
-    torque^2, by the angle (from -pi to pi) and velocity before it. The rod has mass 1 and length 1; `g` is
-    gravity.
+    The agent observes [3]: cosine and sine of the angle, and the angular velocity (from -8 to 8). Its action [1] is
+    the torque, clipped to -2 .. 2. The reward is -(angle^2 + 0.1 velocity^2 + 0.001 torque^2), with the angle (from
+    -pi to pi) and the velocity before the step. The rod has mass 1 and length 1; `g` is gravity.
     """
 
     DT, TORQUE, SPEED = 0.05, 2.0, 8.0
@@ -46,7 +45,7 @@ class Pendulum:
         self.spec = _spec("pendulum", high, Box((1,), -self.TORQUE, self.TORQUE), max_cycles)
 
     def reset(self, key: Array) -> tuple[Swing, Observation]:
-        """Any angle, and a velocity from -1 to 1."""
+        """Draw any angle, and a velocity from -1 to 1."""
         angle, speed = jax.random.uniform(key, (2,), minval=-1.0)
         state = Swing(jnp.int32(0), angle * math.pi, speed)
         return state, self._observe(state)
@@ -54,7 +53,7 @@ class Pendulum:
     def step(self, key: Array, state: Swing, action: Array) -> tuple[Swing, Observation, Array, Array, Array]:
         """action: [1, 1]."""
         torque = jnp.clip(action[0, 0], -self.TORQUE, self.TORQUE)
-        # Turns are dropped here, so the angle stays small and exact however long an episode is.
+        # Full turns are removed here, so the angle stays small and exact in episodes of any length.
         angle = (state.angle + math.pi) % (2 * math.pi) - math.pi
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2
         # A rod of mass m and length l, turned about its end, has the moment of inertia m l^2 / 3.
@@ -83,8 +82,8 @@ class Balance(NamedTuple):
 class CartPole:
     """Gymnasium's CartPole-v1: keep a pole upright on a cart by pushing the cart left (0) or right (1).
 
-    The agent sees [4]: the cart's position and velocity, the pole's angle and angular velocity. Every
-    step pays 1, the last one included. The episode terminates once the cart is more than 2.4 from the
+    The agent observes [4]: the cart's position and velocity, the pole's angle and angular velocity. Every
+    step pays 1, including the last one. The episode terminates when the cart is more than 2.4 from the
     middle or the pole more than 12 degrees from upright.
     """
 
@@ -98,7 +97,7 @@ class CartPole:
         self.spec = _spec("cartpole", high, Discrete(2), max_cycles)
 
     def reset(self, key: Array) -> tuple[Balance, Observation]:
-        """All four numbers from -0.05 to 0.05."""
+        """Draw all four numbers from -0.05 to 0.05."""
         state = Balance(jnp.int32(0), jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05))
         return state, Observation(state.body[None])
 

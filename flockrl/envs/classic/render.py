@@ -1,4 +1,4 @@
-"""Pictures of classic control: a rod that swings, a pole on a cart, both with a trail of where the tip was."""
+"""Pictures of classic control: a swinging rod, a pole on a cart, both with a trail of the tip's past positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAIL = 14
 
 
 def pendulum_frames(states: Sequence[Any], size: int) -> list[np.ndarray]:
-    """states: `Swing`s. Upright is up."""
+    """states: `Swing`s. An upright pendulum points up."""
     tips = [(0.5 - 0.34 * math.sin(s.angle), 0.52 - 0.34 * math.cos(s.angle)) for s in states]
     pictures = []
     for t, (x, y) in enumerate(tips):
@@ -32,7 +32,7 @@ def pendulum_frames(states: Sequence[Any], size: int) -> list[np.ndarray]:
 
 
 def cartpole_frames(states: Sequence[Any], limits: tuple[float, float], size: int) -> list[np.ndarray]:
-    """states: `Balance`s; limits: how far the cart and the pole may go before the episode ends."""
+    """states: `Balance`s; limits: the cart's position and the pole's angle at which the episode ends."""
     reach, lean = limits
     ground, length = 0.72, 0.42
     carts = [0.5 + 0.42 * float(s.body[0]) / reach for s in states]
@@ -61,7 +61,7 @@ def cartpole_frames(states: Sequence[Any], limits: tuple[float, float], size: in
 
 
 def _trail(sketch: Sketch, points: Sequence[tuple[float, float]]) -> None:
-    """Where the tip was, fading towards the past."""
+    """The tip's past positions, fading towards the past."""
     for k in range(1, len(points)):
         color: Color = (*BLUE, round(200 * k / len(points)))
         sketch.line(points[k - 1 : k + 1], color, 0.01)

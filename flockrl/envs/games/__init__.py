@@ -1,4 +1,4 @@
-"""Games with known answers."""
+"""Matrix games whose solutions are known."""
 
 from flockrl.envs.games.matrix import ENVIRONMENTS, MatrixGame
 

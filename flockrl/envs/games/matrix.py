@@ -1,8 +1,8 @@
-"""Matrix games: small games whose best play and equilibria are known on paper.
+"""Matrix games: small games whose best play and equilibria are known.
 
 A game is a payoff tensor with one axis per agent, indexed by the agents' actions. In a repeated game
-the agents play the same matrix `rounds` times. The last round ends the game for good, so the episode
-is *terminated* there, not truncated: nothing is left to be earned and nothing to bootstrap from.
+the agents play the same matrix `rounds` times. The last round ends the game, so the episode is
+*terminated* there, not truncated: no reward follows, and there is nothing to bootstrap from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 25
 
 
 class Play(NamedTuple):
-    """t: rounds played; last: [N] what each agent did in the round before, -1 before the first."""
+    """t: rounds played; last: [N] each agent's action in the previous round, -1 before the first."""
 
     t: Array
     last: Array
@@ -33,11 +33,11 @@ class MatrixGame:
 
     payoff: [A1, ..., AN, N] one payoff per agent, or [A1, ..., AN] a payoff common to all. A tensor that
     could be either (such as [2, 2, 2]) is read as one payoff per agent unless `common` says otherwise.
-    Agents may have unlike numbers of actions; an action beyond an agent's own is taken as its last one.
+    Agents may have different numbers of actions; an action above an agent's last one counts as its last one.
 
-    Each agent sees the constant 1 and, with `history`, the one-hot of all agents' actions in the round
-    before (zeros in the first round). Agents whose payoffs are always equal are one team; otherwise
-    every agent is a team of its own. `best` is the highest possible return of a team game, None otherwise.
+    Each agent observes the constant 1 and, with `history`, the one-hot of all agents' actions in the previous
+    round (zeros in the first round). All agents are on one side if their payoffs are always equal; otherwise
+    every agent is a side of its own. `best` is the highest possible return if the agents are on one side, else None.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MatrixGame:
         return matrix_frames(self.payoff, states, size)
 
     def _observe(self, state: Play) -> Observation:
-        """[N, O]: everyone sees the same."""
+        """[N, O]: all agents see the same."""
         parts = [jnp.ones(1)]
         if self.history:
             parts += [(state.last[i] == np.arange(count)).astype(jnp.float32) for i, count in enumerate(self.counts)]
@@ -96,12 +96,12 @@ class MatrixGame:
 
 
 class TwoStepGame:
-    """The two-step game of the QMIX paper (Rashid et al. 2018). A team of two, 2 actions each.
+    """The two-step game of the QMIX paper (Rashid et al. 2018): two agents on one side, 2 actions each.
 
-    In the first step the first agent's action chooses the matrix of the second step and nothing is
-    paid: action 0 leads to 2A, where everything pays 7, action 1 to 2B, which pays [[0, 1], [1, 8]].
-    Everyone observes the one-hot of where the team is: start, 2A or 2B. The best return is 8; a sum of
-    the agents' own values cannot represent 2B and settles for 7.
+    In the first step the first agent's action chooses the matrix of the second step, and the reward is 0.
+    Action 0 leads to 2A, where every joint action pays 7; action 1 leads to 2B, which pays [[0, 1], [1, 8]].
+    Both agents observe the one-hot of the team's place: start, 2A or 2B. The best return is 8. A sum of
+    the agents' own values cannot represent 2B; learners with such a sum get 7.
     """
 
     MATRICES = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)
@@ -117,7 +117,7 @@ class TwoStepGame:
         )
 
     def reset(self, key: Array) -> tuple[Array, Observation]:
-        """The state is where the team is: 0 at the start, 1 in 2A, 2 in 2B, and that plus 2 after the end."""
+        """The state is the team's place: 0 at the start, 1 in 2A, 2 in 2B, and after the end that number plus 2."""
         return jnp.int32(0), self._observe(jnp.int32(0))
 
     def step(self, key: Array, state: Array, action: Array) -> tuple[Array, Observation, Array, Array, Array]:
@@ -129,7 +129,7 @@ class TwoStepGame:
         return state, self._observe(state), reward, second, jnp.bool_(False)
 
     def render(self, states: Sequence[Array], size: int = 400) -> list[np.ndarray]:
-        """Frames [size, size, 3] uint8 of one episode: where the team is."""
+        """Frames [size, size, 3] uint8 of one episode: the team's place."""
         from flockrl.envs.games.render import two_step_frames
 
         return two_step_frames(self.MATRICES, states, size)
@@ -165,46 +165,46 @@ def payoff_tensor(payoff: Any, name: str, common: bool | None = None) -> np.ndar
 
 
 def climbing(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Climbing (Claus and Boutilier 1998), a team of two: the best pair (0, 0) pays 11, but whoever
-    tries it alone loses 30, so learners settle for (1, 1) with 7 or (2, 2) with 5."""
+    """Climbing (Claus and Boutilier 1998), two agents with a common payoff: the best joint action (0, 0) pays 11, but
+    if only one agent plays 0, both may lose 30. Learners therefore often end at (1, 1) with 7 or (2, 2) with 5."""
     return MatrixGame([[11, -30, 0], [-30, 7, 6], [0, 0, 5]], rounds, history, "games/climbing")
 
 
 def penalty(k: float = -25.0, rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Penalty (Claus and Boutilier 1998), a team of two: (0, 2) and (2, 0) both pay 10, but choosing
-    different ones of them costs `k` <= 0; (1, 1) is safe and pays 2."""
+    """Penalty (Claus and Boutilier 1998), two agents with a common payoff: (0, 2) and (2, 0) both pay 10, but if the
+    agents aim at different ones of them, they get `k` <= 0; (1, 1) is safe and pays 2."""
     if not -np.inf < k <= 0:
         raise UsageError(f"games/penalty: k must be a number of at most 0, not {k}.")
     return MatrixGame([[k, 0, 10], [0, 2, 0], [10, 0, k]], rounds, history, "games/penalty")
 
 
 def prisoners_dilemma(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Cooperate (0) or defect (1): both cooperate 3, both defect 1, a lone defector 5 and its victim 0.
-    Played once, defecting is dominant."""
+    """Cooperate (0) or defect (1): both cooperate 3 each, both defect 1 each, one defects 5 for it and 0 for the other.
+    In a single round, defecting is the dominant strategy."""
     return MatrixGame([[[3, 3], [0, 5]], [[5, 0], [1, 1]]], rounds, history, "games/prisoners_dilemma")
 
 
 def stag_hunt(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Stag (0) or hare (1): a stag takes two and pays 4 each, alone it pays 0; a hare pays 3 whatever the
-    other does. Both pairs are equilibria: stag pays more, hare is the safer one."""
+    """Stag (0) or hare (1): the stag pays 4 each if both hunt it, and 0 to an agent that hunts it alone; the hare pays
+    3 whatever the other does. Both (0, 0) and (1, 1) are equilibria: stag pays more, hare is safer."""
     return MatrixGame([[[4, 4], [0, 3]], [[3, 0], [3, 3]]], rounds, history, "games/stag_hunt")
 
 
 def matching_pennies(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Zero-sum: agent_0 wins 1 from the other when the coins match, else loses 1. The only equilibrium is
-    to toss the coin, worth 0."""
+    """Zero-sum: agent_0 wins 1 from the other when the coins match, else loses 1. In the only equilibrium both play
+    heads and tails with probability 0.5; its value is 0."""
     return MatrixGame([[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]], rounds, history, "games/matching_pennies")
 
 
 def chicken(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
     """Swerve (0) or go straight (1): both swerve 0, both straight -10, straight against swerve 1 and -1.
-    Equilibria: one swerves, or both go straight with probability 0.1."""
+    Equilibria: exactly one swerves, or both go straight with probability 0.1."""
     return MatrixGame([[[0, 0], [-1, 1]], [[1, -1], [-10, -10]]], rounds, history, "games/chicken")
 
 
 def battle_of_the_sexes(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Together at 0 pays 3 and 2, together at 1 pays 2 and 3, apart nothing. Equilibria: either
-    meeting, or each goes to its own favourite with probability 0.6."""
+    """Both at 0 pays 3 and 2, both at 1 pays 2 and 3, different places pay 0. Equilibria: both at 0, both at 1, or
+    each goes to its own favourite with probability 0.6."""
     return MatrixGame([[[3, 2], [0, 0]], [[0, 0], [2, 3]]], rounds, history, "games/battle_of_the_sexes")
 
 
@@ -223,7 +223,7 @@ def file(path: str = "", rounds: int = ROUNDS, history: bool = False, common: bo
 
 
 def read_payoff(path: Path) -> Any:
-    """The content of a payoff file. Nothing in it is ever executed: object arrays are refused."""
+    """The content of a payoff file. No code in it is executed: object arrays are refused."""
     suffix = path.suffix.lower()
     if suffix not in (".json", ".npy"):
         raise UsageError(f"games/file: the payoff file must end in .json or .npy, not {path.name!r}.")

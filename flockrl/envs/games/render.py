@@ -1,4 +1,4 @@
-"""Pictures of matrix games: the payoff matrix with the joint action of the round, and how the game went."""
+"""Pictures of matrix games: the payoff matrix with the joint action of the round, and the payoffs so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def matrix_frames(payoff: np.ndarray, states: Sequence[Any], size: int) -> list[np.ndarray]:
-    """payoff: [A1, ..., AN, N]; states: `Play`s. Two agents have a matrix, more have a column of actions each."""
+    """payoff: [A1, ..., AN, N]; states: `Play`s. Two agents get a matrix; with more, each gets a column of actions."""
     moves = [np.asarray(state.last) for state in states]
     paid = [np.zeros(payoff.shape[-1]), *(payoff[tuple(move)] for move in moves[1:])]
     totals = np.cumsum(paid, axis=0)
@@ -74,7 +74,7 @@ def _payoffs(sketch: Sketch, values: np.ndarray, together: bool, x: float, y: fl
 
 
 def _shade(value: float, payoff: np.ndarray) -> tuple[int, ...]:
-    """Pale blue for what pays most, white for what pays least."""
+    """Pale blue for the highest payoff, white for the lowest."""
     means = payoff.mean(axis=-1)
     low, high = float(means.min()), float(means.max())
     part = (value - low) / (high - low) if high > low else 0.0
@@ -108,7 +108,7 @@ def _history(sketch: Sketch, paid: Sequence[float], rounds: int, payoff: np.ndar
 
 
 def two_step_frames(matrices: np.ndarray, states: Sequence[Any], size: int) -> list[np.ndarray]:
-    """The two-step game: where the team is, and which matrix it faces."""
+    """Pictures of the two-step game: the team's place, and the matrix it plays."""
     pictures = []
     for t, state in enumerate(states):
         place = int(state)

@@ -1,4 +1,4 @@
-"""The Multi-Agent Particle Environments, compiled. Settings carry the names that `mpe2` gives them."""
+"""The Multi-Agent Particle Environments, compiled. Settings have the same names as in `mpe2`."""
 
 from flockrl.envs.mpe.collect_treasure import collect_treasure
 from flockrl.envs.mpe.simple import simple

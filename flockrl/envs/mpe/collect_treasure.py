@@ -18,7 +18,7 @@ FIND = 5.0
 BUMP = 5.0
 LIMIT = 0.95
 NOWHERE = -999.0
-"""Where a treasure is between being taken and coming back."""
+"""Coordinates of a treasure that was taken and has not come back yet."""
 EMPTY = -1
 COLORS: tuple[Color, ...] = (
     (0.212, 0.408, 0.776),
@@ -28,12 +28,12 @@ COLORS: tuple[Color, ...] = (
     (0.58, 0.404, 0.741),
     (0.549, 0.337, 0.294),
 )
-"""One for each kind of treasure."""
+"""One colour for each kind of treasure."""
 
 
 class Loot(NamedTuple):
     """holding: [C] int32 kind that each collector carries, or EMPTY; kind: [M] int32 and alive: [M] bool of
-    each treasure; earned: what the last step's finds and deliveries brought everyone (a scalar)."""
+    each treasure; earned: the reward that every agent gets for the last step's finds and deliveries (a scalar)."""
 
     holding: Array
     kind: Array
@@ -42,10 +42,11 @@ class Loot(NamedTuple):
 
 
 class CollectTreasure(Scenario):
-    """All earn by every find and every delivery. A collector pays for its distance to the nearest treasure,
-    or to the deposit it should bring its load to, and for each collector it overlaps; a deposit for its
-    distance to the nearest collector with a load for it, or else to the centre of all collectors.
-    A taken treasure comes back elsewhere one step later, of any kind. Nobody bumps."""
+    """Every agent is rewarded for every find and every delivery. A collector pays for each collector that it
+    overlaps, and for its distance to the nearest treasure or, when it carries one, to the deposit of that kind.
+    A deposit pays for its distance to the nearest collector that carries a treasure for it or, if there is
+    none, to the centre of all collectors. A taken treasure comes back one step later, at a random place and of
+    a random kind. Agents do not collide."""
 
     name = "collect_treasure"
     dim_c = 2
@@ -76,7 +77,7 @@ class CollectTreasure(Scenario):
         return world.pos[: self.c], world.pos[self.c : self.n], world.pos[self.n :]
 
     def after_step(self, key: Array, world: World) -> World:
-        """Treasures are taken, those taken before come back, loads are delivered, in this order."""
+        """In this order: treasures are taken, those taken one step earlier come back, loads are delivered."""
         (collectors, deposits, treasures), loot = self._split(world), world.info
         taken = self._take(world)
         found = taken.any(axis=1)
@@ -95,8 +96,8 @@ class CollectTreasure(Scenario):
         return world._replace(pos=pos, info=Loot(holding, kind, ~found, earned.astype(pos.dtype)))
 
     def _take(self, world: World) -> Array:
-        """[M, C] bool: which collector takes which treasure. Treasures are served in order, each goes to the
-        first collector in reach whose hands are empty."""
+        """[M, C] bool: which collector takes which treasure. In their order, treasures go to the first collector
+        that touches them and carries nothing."""
         (collectors, _, treasures), loot = self._split(world), world.info
         reach = touching(treasures, collectors, self.sizes[self.n :], self.sizes[: self.c])
 
@@ -108,10 +109,11 @@ class CollectTreasure(Scenario):
         return jax.lax.scan(serve, loot.holding == EMPTY, reach & loot.alive[:, None], unroll=min(self.m, 4))[1]
 
     def observe(self, world: World) -> list[Array]:
-        """[position, velocity, own load (collectors only), other agents, treasures], both nearest first.
+        """[position, velocity, own load (collectors only), other agents, treasures].
 
-        An agent shows offset, velocity, the kind it accepts and the kind it carries; a treasure offset and
-        kind, or zeros while it is away. Kinds are one-hot.
+        Other agents and treasures are sorted, nearest first. An agent is described by its offset, its velocity,
+        the kind it accepts and the kind it carries; a treasure by its offset and kind, or by zeros while it is
+        away. Kinds are one-hot.
         """
         agents, treasures, loot = world.pos[: self.n], world.pos[self.n :], world.info
         kinds = np.arange(self.d)
@@ -146,7 +148,7 @@ class CollectTreasure(Scenario):
         return jnp.concatenate([collector, deposit]) + loot.earned
 
     def paint(self, world: World) -> np.ndarray:
-        """Treasures wear the colour of their kind, and so do the collectors that carry them."""
+        """Treasures, and the collectors that carry them, have the colour of the treasure's kind."""
         colors, loot = super().paint(world), jax.device_get(world.info)
         kinds = np.array(COLORS)
         busy = loot.holding != EMPTY
@@ -162,7 +164,7 @@ def _dark(kind: int) -> Color:
 
 
 def _least(values: Array, otherwise: Array | float) -> Array:
-    """[N, M] -> [N] the smallest, or `otherwise` where all are infinite."""
+    """[N, M] -> [N]: the smallest of each row, or `otherwise` where all are infinite."""
     least = values.min(axis=1)
     return jnp.where(jnp.isfinite(least), least, otherwise)
 
@@ -174,7 +176,7 @@ def collect_treasure(
     max_cycles: int = 25,
     continuous_actions: bool = False,
 ) -> ParticleEnv:
-    """As many kinds of treasure as deposits, 6 at most."""
+    """There are as many kinds of treasure as deposits, at most 6."""
     at_least(
         "collect_treasure", 1, num_collectors=num_collectors, num_deposits=num_deposits, num_treasures=num_treasures
     )

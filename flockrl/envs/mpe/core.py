@@ -1,8 +1,8 @@
-"""Particle worlds: disc-shaped bodies that accelerate, bounce softly and talk.
+"""Particle worlds: disc-shaped bodies that accelerate, repel each other softly and communicate.
 
 The physics is that of the Multi-Agent Particle Environments as the `mpe2` package runs them, checked
-against it in `tests/envs/test_mpe.py`. A scenario describes the bodies and says what agents see and
-earn; `ParticleEnv` turns it into an environment.
+against it in `tests/envs/test_mpe.py`. A scenario defines the bodies, the observations and the rewards;
+`ParticleEnv` turns it into an environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DAMPING = 0.25
 CONTACT_FORCE = 100.0
 CONTACT_MARGIN = 1e-3
 MOVES = 5
-"""Discrete moves: stay, left, right, down, up. Continuous actions weigh the same five."""
+"""Discrete moves: stay, left, right, down, up. A continuous action has one number for each of the five."""
 
 Color = tuple[float, float, float]
 RED: Color = (0.85, 0.35, 0.35)
@@ -38,7 +38,7 @@ GREY: Color = (0.25, 0.25, 0.25)
 
 @dataclass(frozen=True)
 class Body:
-    """What never changes about an agent or a landmark. `accel` is the force of a full push."""
+    """The constant properties of an agent or a landmark. `accel` is the force of a full push."""
 
     name: str
     size: float = 0.05
@@ -52,7 +52,7 @@ class Body:
 
 
 class World(NamedTuple):
-    """What changes. pos: [E, 2] agents, then landmarks; vel: [N, 2]; comm: [N, C] what was last said;
+    """The state. pos: [E, 2] agents, then landmarks; vel: [N, 2]; comm: [N, C] what each agent said last;
     info: what the scenario remembers (goals, loads); t: steps since the reset."""
 
     pos: Array
@@ -63,7 +63,7 @@ class World(NamedTuple):
 
 
 class Scenario:
-    """A particle scenario: bodies, and what agents see and earn. Subclasses fill in the rest."""
+    """A particle scenario: bodies, observations and rewards. Subclasses define them."""
 
     name: str
     agents: tuple[Body, ...]
@@ -81,15 +81,15 @@ class Scenario:
         return World(pos, jnp.zeros((n, 2)), jnp.zeros((n, self.dim_c)), self.draw(info_key), jnp.int32(0))
 
     def draw(self, key: Array) -> PyTree:
-        """What is decided at random for the episode besides positions."""
+        """What is random in an episode besides the positions."""
         return ()
 
     def after_step(self, key: Array, world: World) -> World:
-        """What happens between motion and reward."""
+        """What happens after the bodies moved and before the reward is computed."""
         return world
 
     def observe(self, world: World) -> Array | list[Array]:
-        """[N, O], or where sizes differ, one such block for each run of agents of one kind."""
+        """[N, O] or, where observation sizes differ, a list of such blocks, one for each run of agents of one size."""
         raise AssertionError("a scenario defines observe")
 
     def reward(self, world: World) -> Array:
@@ -97,11 +97,11 @@ class Scenario:
         raise AssertionError("a scenario defines reward")
 
     def terminal(self, world: World) -> Array:
-        """Whether the task is over for good (a scalar bool)."""
+        """Whether the episode is terminated (a scalar bool)."""
         return jnp.bool_(False)
 
     def paint(self, world: World) -> np.ndarray:
-        """[E, 4] red, green, blue and opacity with which each body is drawn, from 0 to 1."""
+        """[E, 4] red, green, blue and opacity of each body in pictures, from 0 to 1."""
         return np.array([(*body.color, 1.0) for body in (*self.agents, *self.landmarks)])
 
     @property
@@ -137,7 +137,7 @@ class ParticleEnv:
         return Discrete((MOVES if body.movable else 1) * max(says, 1))
 
     def _prepare(self) -> None:
-        """Lay the bodies' properties out as arrays once. They take the precision of what they meet."""
+        """Put the bodies' properties into arrays once. They take the precision of the arrays they are used with."""
         agents = self.scenario.agents
         bodies = (*agents, *self.scenario.landmarks)
         self.n = len(agents)
@@ -171,7 +171,7 @@ class ParticleEnv:
         return frames(self.scenario, states, size)
 
     def paths(self, states: Sequence[World]) -> Paths:
-        """Where everybody was in one episode, for a plot; landmarks that are hidden at its end are left out."""
+        """Where all bodies were in one episode, for a plot; landmarks that are hidden at its end are left out."""
         from flockrl.envs.api import Paths
 
         paint, bodies = self.scenario.paint(states[-1]), (*self.scenario.agents, *self.scenario.landmarks)
@@ -207,7 +207,7 @@ class ParticleEnv:
             x, y = action[:, 2] - action[:, 1], action[:, 4] - action[:, 3]
             push = jnp.stack([x, y], axis=-1) * self.push
         if self.speaks.any():
-            # Words follow the moves; the silent read anything and say nothing.
+            # Words follow the moves. Silent agents say nothing: what is read in their rows is replaced by 0.
             start = np.where(self.movable & self.speaks, MOVES, 0)[:, None]
             words = jnp.take_along_axis(action, start + np.arange(dim_c), axis=1)
             said = jnp.where(self.speaks[:, None], words, 0.0)
@@ -235,7 +235,7 @@ class ParticleEnv:
         # Bodies that collide mostly come first, and a slice is cheaper than a look-up.
         bodies = pos[:m] if self.colliders[-1] == m - 1 else pos[self.colliders]
         delta = bodies[:k, None] - bodies[None, :]
-        # The floor keeps the force finite where bodies coincide, above all each with itself: there it is 0.
+        # The lower bound keeps the force finite where bodies coincide. Each body coincides with itself: force 0.
         dist = jnp.maximum(length(delta), 1e-9)
         depth = jax.nn.softplus((self.touch[:k] - dist) / CONTACT_MARGIN) * CONTACT_MARGIN
         push = jnp.sum((CONTACT_FORCE * depth / dist)[..., None] * delta, axis=1)

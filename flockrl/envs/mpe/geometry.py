@@ -1,4 +1,4 @@
-"""Geometry that scenarios share: who is where as seen from whom, who touches whom, who is near."""
+"""Geometry that scenarios share: relative positions, contacts and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flockrl.core.types import Array
 
 
 def relative(targets: Array, origins: Array) -> Array:
-    """[M, 2], [N, 2] -> [N, M, 2]: where each target lies as seen from each origin."""
+    """[M, 2], [N, 2] -> [N, M, 2]: the position of each target relative to each origin."""
     return targets[None, :] - origins[:, None]
 
 
@@ -29,12 +29,12 @@ def touching(a: Array, b: Array, size_a: np.ndarray, size_b: np.ndarray) -> Arra
 
 
 def per_other(values: Array) -> Array:
-    """[N, ...] -> [N, N-1, ...]: for each agent the values of the rest, in order."""
+    """[N, ...] -> [N, N-1, ...]: for each agent the values of the other agents, in order."""
     return drop_self(jnp.broadcast_to(values[None], (len(values), *values.shape)))
 
 
 def drop_self(table: Array) -> Array:
-    """[N, N, ...] -> [N, N-1, ...]: a table of agents by agents without its diagonal, by slicing alone."""
+    """[N, N, ...] -> [N, N-1, ...]: remove the diagonal of a table of agents by agents; slices and reshapes only."""
     n, tail = len(table), table.shape[2:]
     if n == 1:
         return table[:, :0]
@@ -43,20 +43,20 @@ def drop_self(table: Array) -> Array:
 
 
 def pick(rows: Array | np.ndarray, index: Array) -> Array:
-    """[M, ...] and a traced index -> [...]: the row at it. A masked sum fuses where a look-up would not."""
+    """[M, ...] and a traced index -> [...]: the row at that index. A masked sum fuses where a look-up would not."""
     chosen = (jnp.arange(len(rows)) == index).reshape(-1, *[1] * (rows.ndim - 1))
     return jnp.sum(jnp.where(chosen, rows, 0), axis=0)
 
 
 def by_rank(keys: Array, *tables: Array) -> list[Array]:
-    """Order each [N, M, F] table by its [N, M] keys, smallest first, ties as they stand."""
+    """Sort each [N, M, F] table by the [N, M] keys, smallest first; ties keep their order."""
     order = _order(keys)[..., None]
     return [jnp.take_along_axis(table, order, axis=1) for table in tables]
 
 
 def _order(keys: Array) -> Array:
-    """[N, M] -> [N, M] as a stable argsort. Short rows are ranked by comparing all pairs: on a CPU that takes
-    a fifth of the time of a sort."""
+    """[N, M] -> [N, M]: a stable argsort. Short rows are ranked by comparing all pairs, which on a CPU takes a
+    fifth of the time of a sort."""
     index = np.arange(keys.shape[1])
     if len(index) > 64:
         return jnp.argsort(keys, axis=1)
@@ -66,10 +66,10 @@ def _order(keys: Array) -> Array:
 
 
 def nearest(count: int | None, offsets: Array, *tables: Array) -> list[Array]:
-    """The `count` nearest of M neighbours, nearest first, then zeros; all of them as they stand when None.
+    """The `count` nearest of M neighbours, nearest first; with None, all of them in their order.
 
     offsets: [N, M, 2] from each agent to each neighbour; tables: [N, M, F] what else is known of the
-    neighbours. Returns offsets and tables cut or filled up to [N, count, ...].
+    neighbours. Returns offsets and tables, cut or padded with zeros to [N, count, ...].
     """
     if count is None:
         return [offsets, *tables]
@@ -79,12 +79,12 @@ def nearest(count: int | None, offsets: Array, *tables: Array) -> list[Array]:
 
 
 def stray(pos: Array) -> Array:
-    """[N, 2] -> [N]: the price of leaving the square, none up to 0.9, steep from there, 10 per axis at most."""
+    """[N, 2] -> [N]: the penalty for leaving the square: 0 up to 0.9, then rising steeply, at most 10 per axis."""
     x = jnp.abs(pos)
     ramp = jnp.maximum(x - 0.9, 0.0) * 10
     return jnp.where(x < 1.0, ramp, jnp.minimum(jnp.exp(2 * x - 2), 10.0)).sum(axis=-1)
 
 
 def beside(*parts: Array) -> Array:
-    """Observation parts [N, ...], flattened per agent and laid side by side: [N, O]."""
+    """Parts of an observation [N, ...], flattened per agent and concatenated: [N, O]."""
     return jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)

@@ -1,4 +1,4 @@
-"""Who takes which place: the cheapest one-to-one assignment of agents to targets."""
+"""The cheapest one-to-one assignment of agents to targets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ENUMERATED = 5
 
 
 def matched(cost: Array) -> Array:
-    """[N, N] cost of each target to each agent -> [N] the costs that are paid in the assignment with the
-    smallest sum, in no particular order."""
+    """[N, N] cost of each target for each agent -> [N] the costs in the assignment with the smallest sum, in no
+    particular order."""
     n = len(cost)
     if n > ENUMERATED:
         from optax.assignment import hungarian_algorithm
 
         rows, columns = hungarian_algorithm(cost)
         return cost[rows, columns]
-    # [N!, N, N] 0/1 matrices: every assignment's sum by one product.
+    # [N!, N, N] 0/1 matrices, one per assignment: one product gives all sums.
     plans = np.eye(n)[np.array(list(permutations(range(n))))]
     sums = jnp.einsum("pij,ij->p", plans, cost, precision=jax.lax.Precision.HIGHEST)
     best = jax.nn.one_hot(jnp.argmin(sums), len(plans))

@@ -1,7 +1,7 @@
-"""Pictures of particle worlds, drawn with Pillow.
+"""Pictures of particle worlds, rendered with Pillow.
 
-Agents are filled discs, what they bump into is dark and solid, what they can walk over is a ring. An agent's
-last word is a letter beside it. Pictures are drawn large and scaled down, which smooths the edges.
+Agents are filled discs, landmarks that they collide with are dark and solid, landmarks that they can cross are rings.
+An agent's last word is a letter beside it. Pictures are rendered large and scaled down, which smooths the edges.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RGBA = tuple[int, int, int, int]
 
 
 class Span(NamedTuple):
-    """What the camera sees: a square around (x, y) with half its width."""
+    """What the camera sees: a square with centre (x, y) and width 2 * half."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 def frames(scenario: Scenario, states: Sequence[World], size: int = 400) -> list[np.ndarray]:
-    """One picture [size, size, 3] for each world of an episode, all through the same camera."""
+    """One picture [size, size, 3] for each world of an episode, all from the same camera."""
     if not len(states):
         return []
     span = fit(scenario, states)
@@ -46,7 +46,7 @@ def frames(scenario: Scenario, states: Sequence[World], size: int = 400) -> list
 
 
 def fit(scenario: Scenario, states: Sequence[World]) -> Span:
-    """A camera that has all visible bodies in view at all times, and the square they start in."""
+    """A camera that sees all visible bodies at all times, and the square they start in."""
     sizes = scenario.sizes[:, None]
     low, high = np.full(2, -1.0), np.full(2, 1.0)
     for world in states:
@@ -60,85 +60,85 @@ def fit(scenario: Scenario, states: Sequence[World]) -> Span:
 def frame(
     scenario: Scenario, world: World, size: int = 400, trail: np.ndarray | None = None, span: Span | None = None
 ) -> np.ndarray:
-    """Draw one world (no batch axes): [size, size, 3] uint8.
+    """Render one world (no batch axes): [size, size, 3] uint8.
 
-    trail: [K, N, 2] where the agents were, oldest first, drawn as lines that fade towards the past.
-    span: where the camera looks; None fits this world.
+    trail: [K, N, 2] where the agents were, oldest first, shown as lines that fade towards the past.
+    span: what the camera sees; None fits it to this world.
     """
     from PIL import Image, ImageDraw
 
     canvas = _Canvas(size * SUPERSAMPLING, span or fit(scenario, [world]))
     image = Image.new("RGB", (canvas.size, canvas.size), PAPER)
-    draw = ImageDraw.Draw(image, "RGBA")
-    canvas.floor(draw)
+    pen = ImageDraw.Draw(image, "RGBA")
+    canvas.floor(pen)
     n, sizes = len(scenario.agents), scenario.sizes
     pos, paint = np.asarray(world.pos, float), scenario.paint(world)
-    # Large landmarks first, so that none hides another; those smaller than any agent last, so that no agent does.
+    # Large landmarks first, so that they do not hide small ones; those smaller than every agent last, above agents.
     marks = sorted(range(n, len(pos)), key=lambda e: -sizes[e])
     marks = [e for e in marks if paint[e, 3] > 0]
     on_top = [e for e in marks if sizes[e] < sizes[:n].min()]
     for e in marks:
         if e not in on_top:
-            canvas.landmark(draw, scenario.landmarks[e - n], pos[e], paint[e])
+            canvas.landmark(pen, scenario.landmarks[e - n], pos[e], paint[e])
     if trail is not None:
         for i in range(n):
-            canvas.path(draw, np.asarray(trail)[:, i], paint[i])
+            canvas.path(pen, np.asarray(trail)[:, i], paint[i])
     for i, body in enumerate(scenario.agents):
-        canvas.agent(draw, body, pos[i], paint[i])
+        canvas.agent(pen, body, pos[i], paint[i])
     for e in on_top:
-        canvas.landmark(draw, scenario.landmarks[e - n], pos[e], paint[e])
+        canvas.landmark(pen, scenario.landmarks[e - n], pos[e], paint[e])
     for i, body in enumerate(scenario.agents):
         word = np.asarray(world.comm[i])
         if not body.silent and word.any():
-            canvas.label(draw, LETTERS[int(word.argmax()) % len(LETTERS)], body, pos[i])
+            canvas.label(pen, LETTERS[int(word.argmax()) % len(LETTERS)], body, pos[i])
     return np.array(image.resize((size, size), Image.Resampling.LANCZOS))
 
 
 class _Canvas:
-    """Maps the world to a square of `size` pixels and draws its things there."""
+    """A square of `size` pixels onto which the world is mapped."""
 
     def __init__(self, size: int, span: Span):
         self.size, self.span, self.scale = size, span, size / (2 * span.half)
 
     def point(self, pos: Any) -> tuple[float, float]:
-        """Up is up: the world's y axis points against the picture's."""
+        """From world to pixel coordinates. The world's y axis points up, the picture's down."""
         right, up = float(pos[0]) - self.span.x, float(pos[1]) - self.span.y
         return self.size / 2 + right * self.scale, self.size / 2 - up * self.scale
 
     @property
     def line(self) -> int:
-        """One pixel and a half of the final picture at 400 pixels, in proportion at other sizes."""
+        """The line width: one and a half pixels in a final picture of 400 pixels, in proportion at other sizes."""
         return max(1, round(self.size / 270))
 
-    def floor(self, draw: ImageDraw) -> None:
+    def floor(self, pen: ImageDraw) -> None:
         """The square in which episodes start."""
         (left, top), (right, bottom) = self.point((-1, 1)), self.point((1, -1))
-        draw.rectangle((left, top, right, bottom), fill=FLOOR, outline=EDGE, width=self.line)
+        pen.rectangle((left, top, right, bottom), fill=FLOOR, outline=EDGE, width=self.line)
 
-    def disc(self, draw: ImageDraw, pos: Any, radius: float, **style: Any) -> None:
+    def disc(self, pen: ImageDraw, pos: Any, radius: float, **style: Any) -> None:
         x, y = self.point(pos)
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), **style)
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), **style)
 
     def radius(self, body: Body) -> float:
-        """Never so small that it can't be seen."""
+        """In pixels, and never too small to be seen."""
         return max(body.size * self.scale, 4 * self.line)
 
-    def landmark(self, draw: ImageDraw, body: Body, pos: Any, paint: np.ndarray) -> None:
+    def landmark(self, pen: ImageDraw, body: Body, pos: Any, paint: np.ndarray) -> None:
         radius = self.radius(body)
         if body.collide or paint[3] < 1:
-            self.disc(draw, pos, radius, fill=_rgba(paint))
+            self.disc(pen, pos, radius, fill=_rgba(paint))
             return
-        self.disc(draw, pos, radius, fill=_rgba(paint, 0.25), outline=_rgba(paint), width=round(0.4 * radius))
+        self.disc(pen, pos, radius, fill=_rgba(paint, 0.25), outline=_rgba(paint), width=round(0.4 * radius))
 
-    def agent(self, draw: ImageDraw, body: Body, pos: Any, paint: np.ndarray) -> None:
-        self.disc(draw, pos, self.radius(body), fill=_rgba(paint), outline=_rgba(paint * 0.5, 1), width=self.line)
+    def agent(self, pen: ImageDraw, body: Body, pos: Any, paint: np.ndarray) -> None:
+        self.disc(pen, pos, self.radius(body), fill=_rgba(paint), outline=_rgba(paint * 0.5, 1), width=self.line)
 
-    def path(self, draw: ImageDraw, path: np.ndarray, paint: np.ndarray) -> None:
+    def path(self, pen: ImageDraw, path: np.ndarray, paint: np.ndarray) -> None:
         for k in range(1, len(path)):
             ends = (*self.point(path[k - 1]), *self.point(path[k]))
-            draw.line(ends, fill=_rgba(paint * 0.8, 0.8 * k / len(path)), width=2 * self.line)
+            pen.line(ends, fill=_rgba(paint * 0.8, 0.8 * k / len(path)), width=2 * self.line)
 
-    def label(self, draw: ImageDraw, letter: str, body: Body, pos: Any) -> None:
+    def label(self, pen: ImageDraw, letter: str, body: Body, pos: Any) -> None:
         """A letter in a bubble above the agent, to the right, kept inside the picture."""
         from PIL import ImageFont
 
@@ -146,13 +146,13 @@ class _Canvas:
         x, y = self.point(pos)
         away = 0.71 * self.radius(body) + half
         x, y = (float(np.clip(v, half, self.size - half)) for v in (x + away, y - away))
-        draw.rounded_rectangle(
+        pen.rounded_rectangle(
             (x - half, y - half, x + half, y + half), half / 2, fill=FLOOR, outline=INK, width=self.line
         )
-        draw.text((x, y), letter, fill=INK, font=ImageFont.load_default(1.5 * half), anchor="mm")
+        pen.text((x, y), letter, fill=INK, font=ImageFont.load_default(1.5 * half), anchor="mm")
 
 
 def _rgba(paint: np.ndarray, opacity: float | None = None) -> RGBA:
-    """Colour as bytes; `opacity` replaces its own."""
+    """A colour as bytes; `opacity`, when given, replaces the colour's own."""
     red, green, blue, alpha = np.clip(255 * paint, 0, 255).astype(int).tolist()
     return red, green, blue, alpha if opacity is None else round(255 * opacity)

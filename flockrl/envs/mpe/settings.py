@@ -1,4 +1,4 @@
-"""Checks of the settings that scenarios take. Each names the environment, the setting and its bound."""
+"""Checks of the scenarios' settings. Each error names the environment, the setting and its bound."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from flockrl.core.errors import UsageError
 
 
 def at_least(scenario: str, least: int, **settings: int) -> None:
-    """Whole numbers with a lower bound."""
+    """Check whole numbers with a lower bound."""
     for name, value in settings.items():
         if not _whole(value) or value < least:
             raise UsageError(f"mpe/{scenario}: {name} must be a whole number of at least {least}, not {value!r}.")
 
 
 def share(scenario: str, **settings: float) -> None:
-    """Numbers between 0 and 1."""
+    """Check numbers between 0 and 1."""
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
             raise UsageError(f"mpe/{scenario}: {name} must lie between 0 and 1, not {value!r}.")
 
 
 def neighbors(scenario: str, **settings: int | None) -> None:
-    """How many neighbours an agent sees: a whole number of at least 1, or None for all."""
+    """Check how many neighbours an agent sees: a whole number of at least 1, or None for all."""
     for name, value in settings.items():
         if value is not None and (not _whole(value) or value < 1):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""simple: one agent walks to one landmark. Made for finding faults in a learner."""
+"""simple: one agent walks to one landmark. It serves to find bugs in a learner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flockrl.envs.mpe.geometry import beside, relative
 
 
 class Simple(Scenario):
-    """The agent earns minus its squared distance to the landmark."""
+    """The reward is minus the agent's squared distance to the landmark."""
 
     name = "simple"
     agents = (Body("agent_0", collide=False, movable=True),)

@@ -1,4 +1,4 @@
-"""simple_adversary: N agents go for a landmark without giving away to an adversary which one it is."""
+"""simple_adversary: N agents go to a landmark without revealing to an adversary which one it is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ GOAL: Color = (0.15, 0.65, 0.15)
 
 
 class SimpleAdversary(Scenario):
-    """The adversary earns minus its distance to the goal, the others that distance minus the distance of
-    the nearest of them. Nobody bumps. `World.info` is the index of the goal."""
+    """The adversary's reward is minus its distance to the goal. The others' reward is the adversary's distance
+    minus the smallest of their own distances. Agents do not collide. `World.info` is the index of the goal."""
 
     name = "simple_adversary"
     dim_c = 2
@@ -35,7 +35,7 @@ class SimpleAdversary(Scenario):
         return jax.random.randint(key, (), 0, len(self.landmarks))
 
     def observe(self, world: World) -> list[Array]:
-        """[landmarks, other agents]; all but the adversary see the goal before these."""
+        """Adversary: [landmarks, other agents]. Others: [goal, landmarks, other agents]."""
         agents, landmarks = world.pos[: self.n], world.pos[self.n :]
         (marks,) = nearest(self.landmark_neighbors, relative(landmarks, agents))
         (rest,) = nearest(self.agent_neighbors, drop_self(relative(agents, agents)))

@@ -14,7 +14,7 @@ from flockrl.envs.mpe.geometry import beside, pick
 
 EVE, BOB, ALICE = 0, 1, 2
 WORDS = np.eye(4)[:2]
-"""[2, 4] the secret is one of these, and so is the key."""
+"""[2, 4] the secret is one of these rows, and so is the key."""
 
 
 class Secret(NamedTuple):
@@ -25,8 +25,8 @@ class Secret(NamedTuple):
 
 
 class SimpleCrypto(Scenario):
-    """Eve earns minus the squared error of her word, Alice and Bob earn Eve's error minus Bob's.
-    Silence, possible with continuous actions only, counts as no error. Nobody moves."""
+    """Eve's reward is minus the squared error of her word, Alice's and Bob's is Eve's error minus Bob's.
+    Silence, possible only with continuous actions, counts as no error. Agents do not move."""
 
     name = "simple_crypto"
     dim_c = 4
@@ -58,7 +58,7 @@ class SimpleCrypto(Scenario):
         return jnp.stack([-error[EVE], good, good])
 
     def paint(self, world: World) -> np.ndarray:
-        """Bob wears the secret's colour."""
+        """Bob has the secret's colour."""
         colors = super().paint(world)
         colors[BOB] = colors[len(self.agents) + int(world.info.goal)]
         return colors

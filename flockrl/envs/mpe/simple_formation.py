@@ -15,8 +15,8 @@ CLOSE = 0.05
 
 
 class Formation(Scenario):
-    """N agents take N places, each agent one, so that they walk least in sum. All earn minus the mean
-    distance to their places, where more than 2 counts as 2. Subclasses say where the places are."""
+    """N agents are assigned to N places, one each, such that the sum of their distances is smallest. Every agent's
+    reward is minus the mean distance, where a distance above 2 counts as 2. Subclasses define the places."""
 
     def __init__(self, n: int, terminate_on_success: bool = False):
         self.n, self.terminate_on_success = n, terminate_on_success
@@ -44,7 +44,7 @@ class Formation(Scenario):
 
 
 class SimpleFormation(Formation):
-    """The places lie on a circle of radius 0.5, the first at the smallest angle at which an agent stands."""
+    """The places lie evenly on a circle of radius 0.5; the first is at the smallest angle of any agent."""
 
     name = "simple_formation"
     landmark_range = 0.5

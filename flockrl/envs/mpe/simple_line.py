@@ -16,7 +16,7 @@ LENGTH = 1.25
 
 
 class SimpleLine(Formation):
-    """The places go from one landmark to the other; a lone agent's place is the first landmark."""
+    """The places lie evenly from one landmark to the other; a single agent's place is the first landmark."""
 
     name = "simple_line"
     landmark_range = 0.25
@@ -27,8 +27,8 @@ class SimpleLine(Formation):
         self.landmarks = tuple(Body(f"landmark_{i}", size=0.02, collide=False) for i in range(2))
 
     def reset(self, key: Array) -> World:
-        """The second landmark lies at a fixed distance from the first, at a random angle, turned on by
-        5 degrees as often as it takes to stay in the square."""
+        """The second landmark lies at a fixed distance from the first, at a random angle. The angle is increased in
+        steps of 5 degrees until the landmark is in the square."""
         key, angle_key = jax.random.split(key)
         world = super().reset(key)
         turns = np.arange(0, 360, 5) * (np.pi / 180)

@@ -17,7 +17,7 @@ COATS = np.array([[0.25, 0.75, 0.25], [0.25, 0.25, 0.75]])
 
 
 class SimplePush(Scenario):
-    """The agent earns minus its distance to the goal, the adversary that distance minus its own.
+    """The agent's reward is minus its distance to the goal, the adversary's is the agent's distance minus its own.
     `World.info` is the index of the goal."""
 
     name = "simple_push"

@@ -1,4 +1,4 @@
-"""simple_reference: two agents, each of which knows and has to tell where the other should go."""
+"""simple_reference: two agents; each knows where the other should go and has to tell it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flockrl.envs.mpe.geometry import beside, length, pick, relative
 from flockrl.envs.mpe.settings import share
 
 COLORS = np.array([[0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.25, 0.25, 0.75]])
-"""[3, 3] the landmarks' colours, by which agents are told of goals."""
+"""[3, 3] the landmarks' colours: observations give goals by colour."""
 
 
 class SimpleReference(Scenario):
-    """An agent's own reward is minus the other's distance to the goal it knows, the common one is the mean
-    of both; `local_ratio` mixes them. `World.info` [2] is the goal that each agent knows."""
+    """An agent's own reward is minus the other agent's distance to the goal that the first one knows; the common
+    reward is the mean of both. `local_ratio` mixes own and common. `World.info` [2]: the goal that each agent knows."""
 
     name = "simple_reference"
     dim_c = 10
@@ -43,7 +43,7 @@ class SimpleReference(Scenario):
         return own.mean() * (1 - self.local_ratio) + own * self.local_ratio
 
     def paint(self, world: World) -> np.ndarray:
-        """Each agent wears the colour of where it should go."""
+        """Each agent has the colour of the landmark it should go to."""
         colors = super().paint(world)
         colors[:2, :3] = COLORS[np.asarray(world.info)[::-1]]
         return colors

@@ -11,11 +11,11 @@ from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, pick, relative
 
 COLORS = np.array([[0.65, 0.15, 0.15], [0.15, 0.65, 0.15], [0.15, 0.15, 0.65]])
-"""[3, 3] the landmarks' colours, by which the speaker is told of the goal."""
+"""[3, 3] the landmarks' colours: the speaker observes the colour of the goal."""
 
 
 class SimpleSpeakerListener(Scenario):
-    """Both earn minus the listener's squared distance to the goal. `World.info` is the goal's index."""
+    """Both agents' reward is minus the listener's squared distance to the goal. `World.info` is the goal's index."""
 
     name = "simple_speaker_listener"
     dim_c = 3
@@ -42,7 +42,7 @@ class SimpleSpeakerListener(Scenario):
         return jnp.stack([-miss, -miss])
 
     def paint(self, world: World) -> np.ndarray:
-        """The listener wears a light shade of the goal's colour."""
+        """The listener has a light shade of the goal's colour."""
         colors = super().paint(world)
         colors[1, :3] = np.minimum(COLORS[int(world.info)] + 0.45, 1.0)
         return colors

@@ -1,4 +1,4 @@
-"""simple_spread: N agents cover N landmarks together without bumping into each other."""
+"""simple_spread: N agents cover N landmarks together without colliding."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CAPTURE_RADIUS = 0.1
 
 
 class SimpleSpread(Scenario):
-    """Everyone earns minus the sum of each landmark's distance to its nearest agent, mixed with the
-    agent's own collisions by `local_ratio`."""
+    """The common reward is minus the sum of each landmark's distance to its nearest agent, an agent's own reward is
+    minus the number of its collisions. `local_ratio` mixes own and common."""
 
     name = "simple_spread"
     dim_c = 2
@@ -62,7 +62,7 @@ def simple_spread(
     num_agent_neighbors: int | None = None,
     num_landmark_neighbors: int | None = None,
 ) -> ParticleEnv:
-    """N agents and N landmarks; with a number of neighbours set, each agent sees only its nearest ones."""
+    """N agents and N landmarks; where a number of neighbours is set, an agent sees only that many nearest ones."""
     at_least("simple_spread", 1, N=N)
     share("simple_spread", local_ratio=local_ratio)
     neighbors("simple_spread", num_agent_neighbors=num_agent_neighbors, num_landmark_neighbors=num_landmark_neighbors)

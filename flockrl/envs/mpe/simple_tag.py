@@ -14,8 +14,8 @@ PRIZE = 10.0
 
 
 class SimpleTag(Scenario):
-    """Every adversary earns the prize of every catch. A good agent pays it for each adversary that
-    touches it, and pays for leaving the square."""
+    """A catch is an adversary that touches a good agent. Every adversary gets the prize for every catch. A good agent
+    pays the prize for each adversary that touches it, and a penalty for leaving the square."""
 
     name = "simple_tag"
     dim_c = 2
@@ -40,7 +40,7 @@ class SimpleTag(Scenario):
     def observe(self, world: World) -> Array | list[Array]:
         """[velocity, position, obstacles, other agents, velocities of the good ones among them]
 
-        With limited neighbours each of them has a slot for its velocity, 0 for an adversary's.
+        Where the number of neighbours is limited, every neighbour has a velocity entry, which is 0 for adversaries.
         """
         agents, obstacles, a = world.pos[: self.n], world.pos[self.n :], self.a
         rest = drop_self(relative(agents, agents))
@@ -91,7 +91,7 @@ def simple_tag(
     num_agent_neighbors: int | None = None,
     num_landmark_neighbors: int | None = None,
 ) -> ParticleEnv:
-    """Success is all good agents caught at once; neighbours as in simple_spread."""
+    """Success: all good agents are caught at the same time. Neighbours as in simple_spread."""
     at_least("simple_tag", 1, num_good=num_good, num_adversaries=num_adversaries)
     at_least("simple_tag", 0, num_obstacles=num_obstacles)
     neighbors("simple_tag", num_agent_neighbors=num_agent_neighbors, num_landmark_neighbors=num_landmark_neighbors)

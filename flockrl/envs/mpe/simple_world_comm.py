@@ -1,4 +1,4 @@
-"""simple_world_comm: a hunt with food to eat, forests to hide in and a leader who sees all and speaks."""
+"""simple_world_comm: simple_tag with food, forests to hide in, and a leader who sees everything and speaks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PREY: Color = (0.45, 0.95, 0.45)
 
 
 class SimpleWorldComm(Scenario):
-    """Every adversary earns the prize of every catch and pays a little for its own distance to the nearest
-    prey. Prey pays for being caught, for leaving the square and for its distance to food, and earns by
-    eating. Who stands in a forest is seen only by the leader and from within the same forest, and does not
-    see out."""
+    """Every adversary gets the prize for every catch and pays a little for its own distance to the nearest
+    prey. Prey is rewarded for eating and pays for being caught, for leaving the square and for its distance to
+    food. An agent in a forest is seen only by the leader and by agents in the same forest, and (unless it is the
+    leader) sees no agents outside that forest."""
 
     name = "simple_world_comm"
     dim_c = 4
@@ -52,7 +52,7 @@ class SimpleWorldComm(Scenario):
         """Adversaries: [velocity, position, landmarks, other agents, velocities of prey, forests, leader's word].
         Prey: [velocity, position, landmarks, other agents, forests, velocities of other prey].
 
-        Agents out of sight show zeros. A forest is 1 to who stands in it, otherwise -1.
+        Agents out of sight are zeros. A forest is 1 for an agent that stands in it, otherwise -1.
         """
         agents, landmarks, a = world.pos[: self.n], world.pos[self.n :], self.a
         inside = self._inside(world)
@@ -68,12 +68,12 @@ class SimpleWorldComm(Scenario):
         ]
 
     def _inside(self, world: World) -> Array:
-        """[N, forests] bool: who stands in which forest."""
+        """[N, forests] bool: whether the agent stands in the forest."""
         agents = slice(0, self.n)
         return touching(world.pos[agents], world.pos[self.woods], self.sizes[agents], self.sizes[self.woods])
 
     def _sight(self, inside: Array) -> Array:
-        """[N, N] bool: whom each agent sees."""
+        """[N, N] bool: whether the agent of the row sees the agent of the column."""
         together = (inside[:, None] & inside[None, :]).any(axis=-1)
         outside = ~inside.any(axis=-1)
         return together | (outside[:, None] & outside[None, :]) | (np.arange(self.n) == 0)[:, None]
@@ -89,7 +89,7 @@ class SimpleWorldComm(Scenario):
         return jnp.concatenate([chase, flight + forage])
 
     def paint(self, world: World) -> np.ndarray:
-        """Forests let through what they hide."""
+        """Forests are half transparent."""
         colors = super().paint(world)
         colors[self.woods, 3] = 0.5
         return colors
@@ -104,7 +104,7 @@ def simple_world_comm(
     num_forests: int = 2,
     continuous_actions: bool = False,
 ) -> ParticleEnv:
-    """Adversaries count their leader in."""
+    """`num_adversaries` includes the leader."""
     at_least("simple_world_comm", 1, num_good=num_good, num_adversaries=num_adversaries, num_food=num_food)
     at_least("simple_world_comm", 0, num_obstacles=num_obstacles, num_forests=num_forests)
     scenario = SimpleWorldComm(num_good, num_adversaries, num_obstacles, num_food, num_forests)
