@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from flockrl.algos.presets import register
     from flockrl.core.callbacks import Callback, Moment
     from flockrl.core.errors import UsageError
-    from flockrl.core.spec import Box, Discrete, EnvSpec
+    from flockrl.core.spec import Box, Discrete, EnvSpec, MultiDiscrete
     from flockrl.core.types import Actor, Algorithm, EvalResult, Observation, Trajectory
     from flockrl.envs.checks import check as check_env
     from flockrl.envs.host.env import HostEnv
     from flockrl.envs.registry import make as make_env
     from flockrl.policies.policy import Policy
     from flockrl.portable.write import export
+    from flockrl.training.players import match
     from flockrl.training.run import Run
     from flockrl.training.train import resume, train
     from flockrl.training.trainer import Trainer
@@ -31,10 +32,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Actor": "core.types", "Algorithm": "core.types", "Box": "core.spec", "Callback": "core.callbacks",
     "Discrete": "core.spec", "EnvSpec": "core.spec", "EvalResult": "core.types", "Family": "algos.family",
-    "HostEnv": "envs.host.env", "Moment": "core.callbacks", "Observation": "core.types", "Policy": "policies.policy",
+    "HostEnv": "envs.host.env", "Moment": "core.callbacks", "MultiDiscrete": "core.spec",
+    "Observation": "core.types", "Policy": "policies.policy",
     "Run": "training.run", "Trainer": "training.trainer", "Trajectory": "core.types", "UsageError": "core.errors",
     "check_env": "envs.checks:check", "export": "portable.write", "make_env": "envs.registry:make",
-    "register": "algos.presets", "resume": "training.train", "train": "training.train",
+    "match": "training.players", "register": "algos.presets", "resume": "training.train", "train": "training.train",
 }  # fmt: skip
 """Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""
 _PARTS = {
@@ -57,6 +59,7 @@ __all__ = [
     "Family",
     "HostEnv",
     "Moment",
+    "MultiDiscrete",
     "Observation",
     "Policy",
     "Run",
@@ -66,6 +69,7 @@ __all__ = [
     "check_env",
     "export",
     "make_env",
+    "match",
     "register",
     "resume",
     "train",

@@ -28,11 +28,19 @@ class Side:
     """Where a frozen policy comes from, or package.module:function of a script."""
     of: str = ""
     """The side of its run that a frozen policy played; empty where it played for all agents."""
+    envs: int = 0
+    """Environments of the run that a frozen policy comes from."""
     given: Any = field(default=None, compare=False, repr=False)
     """What the user gave in Python instead of a name: a script's function, or the `Run` of a frozen policy."""
 
     def to_json(self) -> dict[str, Any]:
-        plain = {"kind": self.kind, "algorithm": self.algorithm, "source": self.source, "of": self.of}
+        plain = {
+            "kind": self.kind,
+            "algorithm": self.algorithm,
+            "source": self.source,
+            "of": self.of,
+            "envs": self.envs,
+        }
         saved = {name: value for name, value in plain.items() if value}
         return saved | ({"config": config_to_json(self.config)} if self.kind == "frozen" else {})
 
@@ -83,7 +91,8 @@ def _side_from_json(saved: Any, settings: Any) -> Side:
         return Side(kind, algorithm, make_config(algorithm, settings))
     if kind == "frozen":
         config = config_from_json(algorithm, saved.get("config", {}))
-        return Side(kind, algorithm, config, saved.get("source", ""), saved.get("of", ""))
+        envs = saved.get("envs", 0)
+        return Side(kind, algorithm, config, saved.get("source", ""), saved.get("of", ""), envs)
     if kind in ("script", "random"):
         return Side(kind, source=saved.get("source", ""))
     raise UsageError(f"A side of a run is a learner, frozen, script or random, not {kind!r}.")
@@ -110,11 +119,13 @@ def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates:
     """
     if not isinstance(config, Sides):
         return measured(_learner(name, spec, config, envs, updates), spec)
+    return per_side(spec, make_players(spec, config, config.rollout_steps, envs, updates))
+
+
+def make_players(spec: EnvSpec, config: Sides, steps: int, envs: int, updates: int) -> dict[str, Player]:
+    """Who plays for each side, ready to act and, where it learns, to learn from rollouts of `steps` steps."""
     check_sides(spec, config.players)
-    steps = config.rollout_steps
-    return per_side(
-        spec, {side: _player(spec, side, who, steps, envs, updates) for side, who in config.players.items()}
-    )
+    return {side: _player(spec, side, who, steps, envs, updates) for side, who in config.players.items()}
 
 
 def _learner(name: str, spec: EnvSpec, config: Any, envs: int, updates: int) -> Algorithm:
@@ -135,7 +146,7 @@ def _player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, update
         return Player(part, random_side(part), learns=False)
     if side.kind == "script":
         return Player(part, scripted(part, side.given or load(side.source, "script")), learns=False)
-    return frozen_player(whole, part, side, envs)
+    return frozen_player(whole, part, side, side.envs or envs)
 
 
 def _learning_player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, updates: int) -> Player:

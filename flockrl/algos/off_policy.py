@@ -26,6 +26,7 @@ import optax
 from flockrl.algos.parts import joint, mean, own_key, require
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
 from flockrl.algos.returns import n_step_returns
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, take
 from flockrl.core.random import Source, split
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
@@ -47,6 +48,8 @@ class OffPolicyConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, critic_lr=self.critic_lr > 0)
+        if self.memory == "none" and self.steps > 1:
+            raise UsageError("sequence is for agents that remember: use it with memory=gru.")
 
 
 JOINT: dict[str, Any] = {
@@ -198,10 +201,13 @@ class OffPolicy(ReplayLearner):
         return joint(self.spec, obs, state)[..., None, :]
 
     def _actions(self, group: Group, action: Array) -> Array:
-        """What a critic reads of codes [..., N, A]: own [..., n, A], or [..., 1, N A] for all."""
+        """What a critic reads of codes [..., N, A]: own [..., n, A], or [..., 1, N A] for all or
+        one for each memory."""
         if self.config.critic == "own":
             return take(action, group, action.ndim - 2, group.action_size)
-        return action.reshape(*action.shape[:-2], 1, -1)
+        rows = group.size if self.recurrent and self._told_apart(group) else 1
+        whole = action.reshape(*action.shape[:-2], 1, -1)
+        return jnp.broadcast_to(whole, (*whole.shape[:-2], rows, whole.shape[-1]))
 
     def _actions_with(self, group: Group, action: Array, own: Array) -> Array:
         """The same where each agent of the group does `own` [..., n, A] and the others' `action` is held."""
@@ -212,12 +218,15 @@ class OffPolicy(ReplayLearner):
         actions = jnp.where(mine, own[..., :, None, :], action[..., None, :, :])
         return actions.reshape(*own.shape[:-1], -1)
 
+    def _told_apart(self, group: Group) -> bool:
+        """Whether a critic has a memory for each of the group's agents instead of one for all."""
+        return self.config.critic == "own" or ids(group, self.config.agent_ids) > 0
+
     def _critic_memory(self, group: Group, batch: int) -> Any:
-        """A critic's memory at the start of an episode: one for all agents where they are not told apart."""
+        """A critic's memory at the start of an episode."""
         if not self.recurrent:
             return ()
-        apart = self.config.critic == "own" or ids(group, self.config.agent_ids) > 0
-        return jnp.zeros((batch, group.size if apart else 1, self.config.memory_size))
+        return jnp.zeros((batch, group.size if self._told_apart(group) else 1, self.config.memory_size))
 
     def _q(self, index: int, params: PyTree, view: View, action: Array) -> Array:
         """[..., n, width] outputs of critic number `index` for what it reads of the actions."""

@@ -21,6 +21,7 @@ from flockrl.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyState
 from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae
 from flockrl.core.errors import UsageError
+from flockrl.core.groups import take
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 

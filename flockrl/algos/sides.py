@@ -29,13 +29,14 @@ Script = Callable[[EnvSpec, Observation, Any], Array]
 class Player(NamedTuple):
     """Who plays for one side.
 
-    spec: of its agents, a part of the whole. central, actions: whether the learner reads what all agents see, and what
-    the others do. learns: whether it is updated at all. for_all: whether its policy was made for all agents; then it
-    sees them all, and what it would do for others is left out.
+    spec: of its agents, a part of the whole. algorithm: an `Algorithm`, or an `Actor` where it does not learn.
+    central, actions: whether the learner reads what all agents see, and what the others do. learns: whether it is
+    updated at all. for_all: whether its policy was made for all agents; then it sees them all, and what it would do for
+    others is left out.
     """
 
     spec: EnvSpec
-    algorithm: Algorithm
+    algorithm: Any
     central: bool = False
     actions: bool = False
     learns: bool = True

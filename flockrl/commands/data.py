@@ -14,7 +14,8 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.spec import Discrete
+from flockrl.core.spec import Box, Space
+from flockrl.data.choices import options
 from flockrl.data.files import Files, Writer, find
 
 
@@ -84,7 +85,7 @@ def summarize(files: Files) -> dict[str, Any]:
         lengths += data.length[whole].tolist()
         versions |= set(data.version.tolist())
     spec = files.spec
-    actions = {f"{space.n} discrete" if isinstance(space, Discrete) else f"{space.size} real" for space in spec.actions}
+    actions = {_kind_of(space) for space in spec.actions}
     facts: dict[str, Any] = {
         "files": len(files.paths), "bytes": sum(path.stat().st_size for path in files.paths),
         "environment": files.about.get("env", spec.name), "agents": ", ".join(spec.agents),
@@ -100,6 +101,11 @@ def summarize(files: Files) -> dict[str, Any]:
         facts["return"] = f"{scores.mean():.3f}, deviation {scores.std():.3f} (mean over agents; whole episodes)"
         facts["episode_length"] = round(float(np.mean(lengths)), 2)
     return facts
+
+
+def _kind_of(space: Space) -> str:
+    """An action space in words: 5 discrete, 5 x 3 discrete, 2 real."""
+    return f"{space.size} real" if isinstance(space, Box) else f"{' x '.join(map(str, options(space)))} discrete"
 
 
 def _validate(words: list[str]) -> int:

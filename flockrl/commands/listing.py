@@ -28,13 +28,18 @@ def listing(words: list[str]) -> int:
     if what != "algorithms":
         for suite in SUITES:
             for name, builder in environments(suite).items():
-                print(f"{suite + '/' + name:32}{_settings(builder)}")
+                print(f"{suite + '/' + name:32}{_settings(builder)}{_sides(builder)}")
         for suite, form in OUTSIDE.items():
             print(f"{suite + '/' + form:32}{ABOUT[suite]}")
     return 0
 
 
-def _settings(builder: Any) -> str:
+def _sides(builder: Any) -> str:
+    """The sides of an environment of opponents."""
+    spec = builder().spec
+    return f"  [sides: {', '.join(spec.parties)}]" if len(set(spec.sides)) > 1 else ""
 
+
+def _settings(builder: Any) -> str:
     shown = [f"{p.name}={p.default}" for p in inspect.signature(builder).parameters.values()]
     return ", ".join(shown)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from tyro.conf import Positional
 
@@ -28,6 +30,8 @@ class EvalFlags:
     """Sample actions instead of taking the most likely ones."""
     env: str | None = None
     """Play in this environment instead, which must have the same agents and spaces."""
+    against: str | None = None
+    """Who plays the other sides instead, as SIDE=PLAYER,...: a run (of several seeds, each), random, or a script."""
     record: Path | None = None
     """Write these episodes to this file (.arrow, .parquet or .csv)."""
     gif: Path | None = None
@@ -48,6 +52,8 @@ class ExportFlags:
     """Directory to write to; an earlier export there is replaced."""
     format: Literal["onnx", "torchscript"] = "onnx"
     """Kind of model."""
+    side: str | None = None
+    """Write the policy of this side alone, of a run with a learner for each side."""
     per_group: bool = False
     """Write one model for each group of agents that share parameters, instead of one for the team."""
 
@@ -57,6 +63,7 @@ def evaluate(words: list[str]) -> int:
     given = parse(EvalFlags, words, "flockrl eval", about)
     cache_programs()
     from flockrl.core.rundir import find_runs
+    from flockrl.training.loop import parties
     from flockrl.training.run import Run
     from flockrl.view.animation import write_animation, write_paths
 
@@ -69,11 +76,17 @@ def evaluate(words: list[str]) -> int:
     runs = [Run(path) for path in find_runs(given.run)]
     if given.record is not None and len(runs) > 1:
         raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
+    if given.against is not None:
+        if pictures or given.record is not None or given.env is not None:
+            raise UsageError("--against plays in the run's own environment and only counts: leave out other options.")
+        return _against(runs, given)
     for run in runs:
         result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record)
         agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
         how = "sampled" if given.explore else "greedy"
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
+        for name, own in parties(run.env.spec, run.config.config).items():
+            print(f"  {name}: return {result.per_agent[list(own)].mean():.3f}")
         print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
     if given.record is not None:
         print(f"wrote {given.record}")
@@ -83,9 +96,28 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def _against(runs: Sequence[Any], given: Any) -> int:
+    """Every run against every opponent: a line for each pair, then the mean over pairs of each side."""
+    from flockrl.training.players import match, opponents
+
+    spec, scores = runs[0].env.spec, []
+    for run in runs:
+        for other in opponents(given.against):
+            players = {side: other.get(side, run) for side in {**spec.parties, **other}}
+            result = match(players, run.env, episodes=given.episodes, seed=given.seed, explore=given.explore)
+            scores.append([float(result.per_agent[list(own)].mean()) for own in spec.parties.values()])
+            told = ", ".join(f"{side} {x:.3f}" for side, x in zip(spec.parties, scores[-1], strict=True))
+            print(f"{run.path} against {', '.join(f'{s}={p}' for s, p in other.items())}: {told}")
+    if len(scores) > 1:
+        means = np.mean(scores, axis=0)
+        told = ", ".join(f"{side} {x:.3f}" for side, x in zip(spec.parties, means, strict=True))
+        print(f"mean over {len(scores)} pairs: {told} (return, mean over agents and {given.episodes} episodes each)")
+    return 0
+
+
 def export(words: list[str]) -> int:
     given = parse(ExportFlags, words, "flockrl export", "Write a trained team as a model that runs without flockrl.")
     from flockrl.portable.write import export
 
-    print(f"wrote {export(given.run, given.out, given.format, given.per_group)}")
+    print(f"wrote {export(given.run, given.out, given.format, given.per_group, given.side)}")
     return 0

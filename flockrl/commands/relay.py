@@ -31,7 +31,7 @@ class ServeFlags:
     data: Path
     """Directory for everything the server keeps: log, trainer, models. The same command goes on with what is there."""
     algorithm: str | None = None
-    """What to train with, e.g. mappo; left out, the server only collects."""
+    """What to train with, e.g. mappo, or SIDE=PLAYER,... as `flockrl train` takes it; left out, it only collects."""
     listen: str = "127.0.0.1:8815"
     """HOST:PORT to listen on; port 0 takes a free one, which DATA/address then says."""
     env: str | None = None
@@ -45,7 +45,7 @@ class ServeFlags:
     tls_key: Path | None = None
     """The certificate's key in PEM."""
     set: tuple[str, ...] = ()
-    """Settings of the algorithm as name=value, e.g. --set lr=0.001 epochs=5."""
+    """Settings of the algorithm as name=value, e.g. --set lr=0.001 epochs=5; of a side as adversary.lr=0.001."""
     envs: int = 16
     """Columns of a rollout: an on-policy update takes envs x rollout_steps steps."""
     buffer_size: int | None = None
@@ -130,8 +130,12 @@ def _learner(given: Any, relay: Relay) -> Any:
     from flockrl.relay.learner import Learner, open_trainer
 
     settings: dict[str, Any] = {}
-    for word in given.set:
-        settings |= parse_settings(word)
+    for name, value in (pair for word in given.set for pair in parse_settings(word).items()):
+        side, dot, own = name.partition(".")
+        if dot:
+            settings.setdefault(side, {})[own] = value
+        else:
+            settings[name] = value
     trainer = open_trainer(
         given.data / "trainer", given.algorithm, relay.spec, hyperparams=settings, envs=given.envs,
         buffer_size=given.buffer_size, max_version_lag=given.max_version_lag, steps=given.steps, seed=given.seed,

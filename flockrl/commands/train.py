@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
+from flockrl.core.settings import build
 from flockrl.training.compilation import cache_programs
 
 
@@ -26,6 +27,10 @@ class TrainFlags:
     """The run's directory; by default a fresh one under runs/."""
     config: Path | None = None
     """JSON or TOML file with settings, as saved by an earlier run; flags win over it."""
+    init_from: str | None = None
+    """Begin with the parameters of another run, as RUN or RUN:SIDE."""
+    init_partly: bool = False
+    """With --init-from, take over what fits and leave the rest, instead of refusing what does not fit."""
     record: Path | None = None
     """Write every episode of the training to this file (.arrow, .parquet or .csv)."""
     quiet: bool = False
@@ -43,33 +48,52 @@ class ResumeFlags:
 
 
 def train(words: list[str]) -> int:
-    from flockrl.algos.presets import algorithms, make_config, preset
-    from flockrl.core.settings import build
-    from flockrl.training.config import TrainOptions, read_settings
+    from flockrl.algos.presets import algorithms
 
     if not words or words[0].startswith("-"):
-        print("usage: flockrl train ALGORITHM ENV [options]\n\n`flockrl train ALGORITHM --help` lists the options.\n")
+        print("usage: flockrl train ALGORITHM ENV [options]\n       flockrl train SIDE=PLAYER,... ENV [options]\n")
+        print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
+        print("whose policy is frozen, random, or a script (package.module:function).\n")
         print("algorithms: " + ", ".join(algorithms()))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
     name, rest = words[0], _join_data(words[1:])
-    make_config(name, {})  # an unknown algorithm is reported before anything else
-    options, settings = _saved(rest, read_settings)
-    config = make_config(name, settings)
-    flags = dataclasses.make_dataclass(
-        "Train",
-        [
-            ("run", TrainFlags),
-            ("training", TrainOptions, dataclasses.field(default=build(TrainOptions, options, name))),
-            (name, type(config), dataclasses.field(default=config)),
-        ],
-    )
-    given = parse(flags, rest, f"flockrl train {name}", f"Train a team with {name}: {preset(name).summary}.")
+    given, settings = _parse(name, rest)
     cache_programs()
     from flockrl.training.train import train
 
-    run, values = given.run, {**vars(given.training), **vars(getattr(given, name))}
-    train(name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, **values)
+    run = given.run
+    train(
+        name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, init_from=run.init_from,
+        init_partly=run.init_partly, **vars(given.training), **settings,
+    )  # fmt: skip
     return 0
+
+
+def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
+    """The flags, and the settings of the algorithm, or of each side under its name."""
+    from flockrl.algos.presets import algorithms, make_config, preset
+    from flockrl.training.config import TrainOptions, read_settings
+    from flockrl.training.players import split_sides
+
+    sides = {side: player for side, player in split_sides(name).items() if player in algorithms()}
+    players = sides or ({} if "=" in name else {name: name})
+    for player in players.values():
+        make_config(player, {})  # an unknown algorithm is reported before anything else
+    options, saved = _saved(words, read_settings)
+    configs = {key: make_config(player, saved.get(key, {}) if sides else saved) for key, player in players.items()}
+    omit: Any = tyro.conf.OmitArgPrefixes
+    fields: list[Any] = [
+        ("run", omit[TrainFlags]),
+        ("training", omit[TrainOptions], dataclasses.field(default=build(TrainOptions, options, name))),
+    ]
+    for key, config in configs.items():
+        kind = type(config) if sides else omit[type(config)]
+        fields.append((key, kind, dataclasses.field(default=config)))
+    flags = dataclasses.make_dataclass("Train", fields)
+    about = f"Train a team with {name}: {preset(name).summary}." if "=" not in name else f"Train {name}."
+    given = parse(flags, words, f"flockrl train {name}", about, prefixes=True)
+    chosen = {key: vars(getattr(given, key)) for key in configs}
+    return given, chosen if sides or "=" in name else chosen[name]
 
 
 def _join_data(words: list[str]) -> list[str]:

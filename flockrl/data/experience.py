@@ -165,7 +165,7 @@ def blank(spec: EnvSpec, steps: int, trajectories: int, masks: bool, states: boo
         "length": np.zeros(trajectories, np.int64),
         "step": zeros(dtype=np.int64), "time": zeros(dtype=np.int64),
         "obs": zeros(n, spec.obs_size, dtype=obs), "next_obs": zeros(n, spec.obs_size, dtype=obs),
-        "action": zeros(n, dtype=np.int32) if spec.discrete else zeros(n, size),
+        "action": zeros(*spec.action_shape, dtype=spec.action_dtype),
         "reward": zeros(n), "terminated": zeros(n, dtype=bool), "truncated": zeros(n, dtype=bool),
         "alive": zeros(n, dtype=bool), "blind": zeros(dtype=bool), "logp": np.full((steps, n), np.nan, np.float32),
         "avail": zeros(n, size, dtype=bool) if masks else None,

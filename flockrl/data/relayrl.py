@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from flockrl.core.spec import Box, Discrete, EnvSpec
+from flockrl.data.columns import BadData
 from flockrl.data.experience import Experience, blank
 
 TYPES = {
@@ -128,6 +129,4 @@ def _number(value: Any) -> float | None:
 
 
 def _bad(path: Path, why: str) -> Exception:
-    from flockrl.data.schema import BadData
-
     return BadData(f"{path} cannot be used: {why}.")

@@ -63,13 +63,14 @@ class Policy:
         avail: np.ndarray | Mapping[str, Any] | None = None,
         explore: bool = False,
     ) -> Any:
-        """Actions of the team: [N] int or [N, A] float, with a batch axis in front when `obs` has one.
+        """Actions of the team: [N] int or [N, W] float, with a batch axis in front when `obs` has one.
 
         A dict of observations by agent, as PettingZoo gives it, returns one of these agents' actions, as
         PettingZoo takes it. Masks are read from the observations or from `avail`: infos, or masks by agent.
 
         obs: [N, O] or [B, N, O], or a sequence of N arrays [O_i] (or [B, O_i]) of unlike sizes.
-        avail: [N, A] or [B, N, A] bool, the legal actions, where the environment has such.
+        avail: [N, A] or [B, N, A] bool, the legal actions, where the environment has such; of several choices the
+        options of all, side by side, and all True for real actions.
         explore: sample from the policy instead of taking its most likely action.
         """
         if isinstance(obs, Mapping):
@@ -82,7 +83,7 @@ class Policy:
                 f"act expects observations of shape {list(expected)} (agents, size) or with a batch axis in front, "
                 f"not {list(array.shape)}."
             )
-        seen = Observation(jnp.asarray(array), None if avail is None else jnp.asarray(avail, bool))
+        seen = Observation(jnp.asarray(array), None if avail is None else self._masks(avail, array.shape[:-1]))
         if single:
             seen = jax.tree.map(lambda x: x[None], seen)
         batch = seen.obs.shape[0]
@@ -100,11 +101,18 @@ class Policy:
             str(agent): value if isinstance(value, Mapping) else {"action_mask": value}
             for agent, value in (avail or {}).items()
         }
-        masks = codec.avail(named, infos) if self.spec.discrete else None
+        masks = codec.avail(named, infos) if self.spec.maskable else None
         frame = codec.obs(named)
         seen = frame if self._stack is None else self._stack.add(frame)
         actions = codec.act(self.act(seen, masks, explore), list(named))
         return {agent: actions[str(agent)] for agent in obs}
+
+    def _masks(self, avail: Any, lead: tuple[int, ...]) -> Array:
+        """Masks [N, A] or [B, N, A] for observations with the axes `lead`, [N] or [B, N]."""
+        masks, size = jnp.asarray(avail, bool), self.spec.action_size
+        if masks.shape not in ((self.spec.num_agents, size), (*lead, size)):
+            raise UsageError(f"act expects masks of shape {[*lead, size]}, not {list(masks.shape)}.")
+        return jnp.broadcast_to(masks, (*lead, size))
 
     def _pad(self, obs: np.ndarray | Sequence[Any]) -> np.ndarray:
         assert not isinstance(obs, Mapping)

@@ -1,1 +1,1 @@
-"""Trained teams as files that need neither JAX nor flockrl: ONNX and TorchScript."""
+"""Trained policies as files that need neither JAX nor flockrl: ONNX and TorchScript."""

@@ -1,4 +1,4 @@
-"""Rules for primitives that move, join and sum up the entries of arrays, and for branches and loops."""
+"""Rules for primitives that move, join and sum the entries of arrays, and for branches and loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spread(low: Lowering, step: Step, args: list[Value]) -> Value:
 
 
 def _aligned(x: Value, shape: Shape) -> Shape:
-    """The shape of a lazy value with as many axes as JAX's array has."""
+    """The shape of a lazy value, with as many axes as JAX's array has."""
     return (1,) * (len(shape) - len(x.shape)) + x.shape
 
 
@@ -76,8 +76,8 @@ def concatenate(low: Lowering, step: Step, args: list[Value]) -> Value:
 @rule("stack")
 def stack(low: Lowering, step: Step, args: list[Value]) -> Value:
     axis = step.same("axis")
-    sides = [(*shape[:axis], 1, *shape[axis:]) for shape in step.ins]
-    parts = [low.graph.reshape(low.full(x, shape), side) for x, shape, side in zip(args, step.ins, sides, strict=True)]
+    wider = [(*shape[:axis], 1, *shape[axis:]) for shape in step.ins]
+    parts = [low.graph.reshape(low.full(x, shape), wide) for x, shape, wide in zip(args, step.ins, wider, strict=True)]
     return low.graph.concat(parts, axis)
 
 
@@ -164,14 +164,14 @@ def product(low: Lowering, step: Step, args: list[Value]) -> Value:
         if tuple(right_sum) == (1,):
             right = low.graph.transpose(right, (1, 0))
         source = left.args[0] if left.op == "Reshape" and left.args[0].shape[-1:] == left.shape[-1:] else left
-        if source.shape:  # a product of rows is a product along the last axis: no need to make rows of them
+        if source.shape:  # a product of rows is a product along the last axis: the reshape to rows is not needed
             made = low.graph.emit("MatMul", [source, right], (*source.shape[:-1], right.shape[1]), step.dtype)
             return low.graph.reshape(made, step.outs[0])
     letters = iter(string.ascii_lowercase)
     names: list[list[str]] = [[""] * len(left.shape), [""] * len(right.shape)]
     for a, b in [*zip(left_batch, right_batch, strict=True), *zip(left_sum, right_sum, strict=True)]:
         names[0][a] = names[1][b] = next(letters)
-    names = [[name or next(letters) for name in side] for side in names]
+    names = [[name or next(letters) for name in operand] for operand in names]
     kept = [names[0][i] for i in left_batch]
     kept += [name for i, name in enumerate(names[0]) if i not in (*left_batch, *left_sum)]
     kept += [name for i, name in enumerate(names[1]) if i not in (*right_batch, *right_sum)]

@@ -1,7 +1,7 @@
-"""A small graph of array operations, between JAX on one side and ONNX and TorchScript on the other.
+"""A small graph of array operations, which JAX functions are translated to, and ONNX and TorchScript written from.
 
 Operations have ONNX's names and meanings, with shapes and axes as plain attributes. A dimension -k stands for k times
-the size of the batch. Equal nodes are one node, and what is constant is computed when it is met.
+the size of the batch. Equal nodes are one node, and operations on constants are computed when the graph is built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(eq=False)
 class Value:
-    """An array: an input with a `name`, a constant, a parameter, or what `op` makes of `args`.
+    """An array: an input with a `name`, a constant, a parameter, or the result of `op` on `args`.
 
     A parameter has numbers like a constant, but they may be replaced, so nothing is computed from them here.
     """
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def numbers(self) -> np.ndarray | None:
-        """A constant's or parameter's."""
+        """The numbers of a constant or a parameter; None for other values."""
         return self.constant if self.parameter is None else self.parameter
 
 
@@ -61,7 +61,7 @@ FOLD: dict[str, Callable[..., Any]] = {
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
     "Gather": lambda x, index, axis: np.take(x, index, axis),
 }  # fmt: skip
-"""What is computed at once when all arguments are constants."""
+"""Operations that are computed immediately when all arguments are constants."""
 
 
 class Graph:
@@ -88,7 +88,7 @@ class Graph:
             self._known[key] = Value(tuple(shape), np.dtype(dtype), op, tuple(args), attrs)
         return self._known[key]
 
-    # Operations that need a little thought
+    # Operations with rules of their own
 
     def elementwise(self, op: str, args: Sequence[Value], dtype: Any) -> Value:
         """An operation with numpy's broadcasting."""
@@ -123,12 +123,12 @@ class Graph:
 
     def slice(self, x: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
         """Entries start, start + step, ... below `end` on an axis that is not the batch."""
-        if x.op == "Concat" and x.attrs["axis"] == axis:  # of one part only?
+        if x.op == "Concat" and x.attrs["axis"] == axis:  # if it lies within one part, slice that part
             begins = np.cumsum([0, *(part.shape[axis] for part in x.args)]).tolist()
             for part, begin in zip(x.args, begins, strict=False):
                 if begin <= start and end <= begin + part.shape[axis]:
                     return self.slice(part, axis, start - begin, end - begin, step)
-        if x.op == "Pad" and step == 1:  # of what was there before?
+        if x.op == "Pad" and step == 1:  # if it contains no padding, slice the array before padding
             begin, size = x.attrs["pads"][axis], x.args[0].shape[axis]
             alone = not any(w for i, w in enumerate(x.attrs["pads"]) if i % len(x.shape) != axis)
             if alone and begin <= start and end <= begin + size:
@@ -161,7 +161,7 @@ class Graph:
         return self.elementwise("Where", [condition, yes, no], yes.dtype)
 
     def take(self, x: Value, axis: int, index: Value) -> Value:
-        """Entries of one axis, in the place of which stand the axes of `index`."""
+        """Entries of one axis; the axes of `index` replace it in the result."""
         places = index.constant
         if places is not None and places.ndim == 1 and len(places) and places.min() >= 0:
             inner = x.args[1].constant if x.op == "Gather" and x.attrs["axis"] == axis else None

@@ -1,4 +1,4 @@
-"""From a JAX function to a `Graph`: one rule for each primitive, whatever network wrote it.
+"""From a JAX function to a `Graph`: one rule for each primitive, so that any network can be translated.
 
 The function is traced at two batch sizes. Where the two programs differ in a dimension, that dimension grows with the
 batch; where they differ in anything else, the function cannot be exported for any batch size.
@@ -20,17 +20,17 @@ from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Graph, Shape, Value
 
 RULES: dict[str, Callable[[Lowering, Step, list[Value]], Any]] = {}
-"""What each primitive becomes; `rules`, `arrays` and `windows` fill it."""
+"""The rule for each primitive; `rules`, `arrays` and `windows` fill it."""
 BATCHES = 7, 11
-"""The two batch sizes; primes, which other dimensions hardly are multiples of in the same way."""
+"""The two batch sizes; primes, so that other dimensions are hardly mistaken for multiples of the batch."""
 UNROLL = 256
-"""Longest loop that is written out."""
+"""The longest loop that is unrolled."""
 INSIDE = {"jaxpr", "call_jaxpr", "fun_jaxpr"}
-"""Parameters that hold the program of a primitive which only calls it."""
+"""Parameters that hold the inner program of a primitive which only calls it."""
 
 
 class Step(NamedTuple):
-    """One equation: its primitive, its parameters at both batch sizes, and what goes in and comes out."""
+    """One equation: its primitive, its parameters at both batch sizes, and the shapes of its arguments and results."""
 
     name: str
     params: dict[str, Any]
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype:
-        """How the graph keeps the first result."""
+        """The graph's dtype of the first result."""
         return stored(self.dtypes[0])
 
     def same(self, name: str) -> Any:
@@ -65,13 +65,13 @@ def lower(function: Callable[..., Any], shapes: Sequence[Any], graph: Graph, inp
 
 
 class Lowering:
-    """Walks both programs in step."""
+    """Walks through both programs together."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
 
     def scan(self, step: Step, args: list[Value]) -> list[Value]:
-        """A loop, written out."""
+        """Unroll a loop."""
         length, fixed, carried = (step.same(name) for name in ("length", "num_consts", "num_carry"))
         if length > UNROLL:
             raise UsageError(f"The policy has a loop of {length} steps, and export writes out {UNROLL} at most.")
@@ -94,11 +94,11 @@ class Lowering:
         return [*carry, *stacked]
 
     def full(self, x: Value, shape: Shape) -> Value:
-        """`x` with all of its axes stretched."""
+        """`x` with all of its axes stretched to `shape`."""
         return self.graph.expand(self.graph.reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
 
     def walk(self, one: Any, two: Any, args: Sequence[Value]) -> list[Value]:
-        """Results of a closed jaxpr (at both batch sizes). Equations that no result needs are passed over."""
+        """Results of a closed jaxpr (given at both batch sizes). Equations that no result needs are skipped."""
         known: dict[Any, Value] = {}
         for var, a, b in zip(one.jaxpr.constvars, one.consts, two.consts, strict=True):
             if not np.array_equal(a, b):
@@ -154,7 +154,7 @@ def _live(jaxpr: Any) -> set[int]:
 
 
 def closed(jaxpr: Any) -> Any:
-    """A jaxpr with its constants, whether or not it has any."""
+    """A jaxpr as a closed one."""
     if hasattr(jaxpr, "consts"):
         return jaxpr
     from jax.extend.core import ClosedJaxpr
@@ -163,7 +163,7 @@ def closed(jaxpr: Any) -> Any:
 
 
 def dims(one: Sequence[int], two: Sequence[int]) -> Shape:
-    """A shape seen at both batch sizes as a shape of the graph."""
+    """The graph's shape from the shapes at both batch sizes."""
     if len(one) != len(two):
         raise differs("the number of an array's axes")
     return tuple(dim(a, b) for a, b in zip(one, two, strict=True))
@@ -183,7 +183,7 @@ def differs(what: str) -> UsageError:
 
 
 def stored(dtype: Any) -> np.dtype:
-    """The dtype in which the graph keeps a JAX dtype: 32-bit words without sign as whole numbers with room."""
+    """The graph's dtype for a JAX dtype: uint32 becomes int64, the others stay."""
     dtype = np.dtype(dtype)
     if dtype.name == "uint32":
         return np.dtype(np.int64)

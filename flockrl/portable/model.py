@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import spec_from_json
+from flockrl.data.choices import is_real
 
 FORMAT, FORMAT_VERSION, METADATA = "flockrl-model", 1, "metadata.json"
 Memory = tuple[np.ndarray, ...]
@@ -19,7 +20,7 @@ Memory = tuple[np.ndarray, ...]
 class Act(NamedTuple):
     """What a team does. With a batch axis in front when the observations had one.
 
-    action: [N] int32 or [N, A] float32 within bounds. raw: the same before it was brought within bounds, what a
+    action: [N] int32 or [N, W] float32 within bounds. raw: the same before it was brought within bounds, what a
     trajectory records. logp: [N] the log-probability of `raw`, None for greedy actions and policies without one.
     memory: to be given to the next call; it always has a batch axis.
     """
@@ -49,8 +50,10 @@ class Model:
         self._all_legal = np.ones((1, *(self._mask or ())), bool)
         names = [entry["name"] for entry in self.metadata["outputs"]]
         self._memories = [name for name in inputs if name.startswith("memory_")]
-        self._remembers = [tuple(inputs[name]["shape"][1:]) for name in self._memories]
+        self._begin = self._initial_memory([inputs[name] for name in self._memories])
         self._start = self.memory(1)
+        real = is_real(self.spec.actions)
+        self._unmasked = real[:, None] if real.any() else None
         after = [f"next_{name}" for name in self._memories]
         self._greedy = ["action", *after]
         explore = ["sampled", *(name for name in ("raw", "logp") if name in names)]
@@ -59,7 +62,18 @@ class Model:
 
     def memory(self, batch: int = 1) -> Memory:
         """What `batch` teams remember when an episode begins."""
-        return tuple(np.zeros((batch, *shape), np.float32) for shape in self._remembers)
+        return tuple(np.repeat(x[None], batch, axis=0) for x in self._begin)
+
+    def _initial_memory(self, inputs: list[dict[str, Any]]) -> Memory:
+        """What one team remembers when an episode begins, for each of these inputs; zeros in older exports."""
+        values = self.metadata.get("initial_memory", [0] * len(inputs))
+        try:
+            return tuple(
+                np.array(np.broadcast_to(np.array(value).astype(entry["dtype"]), entry["shape"][1:]))
+                for value, entry in zip(values, inputs, strict=True)
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.path / METADATA} has no usable 'initial_memory': {error}.") from error
 
     def act(
         self,
@@ -71,8 +85,9 @@ class Model:
     ) -> Act:
         """Actions of one team or of a batch of teams.
 
-        obs: [N, O] or [B, N, O]. mask: [N, A] or [B, N, A] bool, the legal actions, all by default. memory: what the
-        last call returned, None when an episode begins. rng: needed to explore, that is to act as in training.
+        obs: [N, O] or [B, N, O]. mask: [N, A] or [B, N, A] bool, the legal actions, all by default; real actions are
+        never masked. memory: what the last call returned, None when an episode begins. rng: needed to explore, that is
+        to act as in training.
         """
         obs = np.asarray(obs, self._dtype)
         single = obs.ndim == 2
@@ -111,7 +126,7 @@ class Model:
         mask = mask[None] if mask.ndim == 2 else mask
         if mask.shape != (batch, *self._mask):
             raise UsageError(f"The mask has shape {list(mask.shape)}, and {[batch, *self._mask]} was expected.")
-        return mask
+        return mask if self._unmasked is None else mask | self._unmasked
 
     def _check(self) -> None:
         """The model's inputs and outputs are those that the metadata names."""
@@ -121,7 +136,7 @@ class Model:
                 raise UsageError(f"The model of {self.path} has other {what} than its {METADATA} says.")
         sizes = {entry["name"]: tuple(entry["shape"][1:]) for entry in self.metadata["inputs"]}
         n, spec = self.spec.num_agents, self.spec
-        mask = (n, spec.action_size) if spec.discrete else None
+        mask = (n, spec.action_size) if spec.maskable else None
         if sizes.get("obs") != (n, spec.obs_size) or sizes.get("mask") != mask:
             raise UsageError(f"The model of {self.path} is not one for the agents and spaces in its {METADATA}.")
 
@@ -180,7 +195,10 @@ def _read(path: Path) -> dict[str, Any]:
     return saved
 
 
-DTYPES = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+DTYPES = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(uint8)": "uint8", "tensor(int32)": "int32",
+    "tensor(int64)": "int64", "tensor(bool)": "bool",
+}  # fmt: skip
 """onnxruntime's names of the dtypes that inputs and outputs have."""
 FIELDS: dict[str, type] = {
     "model_file": str, "model_type": str, "sha256": str, "policy_version": int, "spec": dict, "inputs": list,

@@ -1,4 +1,4 @@
-"""Some entries of an axis of a result, computed without the others: how a group leaves its team behind."""
+"""Compute only some entries of an axis of a result: with this, the policy of one group is exported alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ELEMENTWISE = (FOLD.keys() - {"Reshape", "Transpose", "Slice", "Concat", "Gather
 
 
 def narrow(graph: Graph, x: Value, axis: int, places: Sequence[int]) -> Value:
-    """The entries `places` of `axis`. The choice moves down through every operation that treats entries alike."""
+    """The entries `places` of `axis`. They are chosen as early as possible, before every operation that allows it."""
     axis, places = axis % len(x.shape), list(places)
     if x.shape[axis] == 1 or places == list(range(x.shape[axis])):
         return x
@@ -34,7 +34,7 @@ def narrow(graph: Graph, x: Value, axis: int, places: Sequence[int]) -> Value:
 
 
 def _chosen(graph: Graph, x: Value, axis: int, places: list[int]) -> Value:
-    """Of operations that choose or join themselves."""
+    """`narrow` for operations that themselves choose or join entries."""
     source, along = x.args[0], x.attrs.get("axis", axis)
     if x.op == "Gather" and along <= axis < along + len(x.args[1].shape):
         return graph.take(source, along, narrow(graph, x.args[1], axis - along, places))
@@ -47,7 +47,7 @@ def _chosen(graph: Graph, x: Value, axis: int, places: list[int]) -> Value:
 
 
 def _below(x: Value, axis: int) -> int | None:
-    """The axis of the argument that became `axis` as it was, or None."""
+    """The axis of the argument that became `axis` unchanged, or None."""
     if x.op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ArgMax", "ArgMin"):
         gone = x.attrs.get("axes") or (x.attrs["axis"],)
         return [i for i in range(len(x.args[0].shape)) if i not in gone][axis]
@@ -60,7 +60,7 @@ def _below(x: Value, axis: int) -> int | None:
     if x.op == "Pad":
         width = len(x.shape)
         return axis if not x.attrs["pads"][axis] and not x.attrs["pads"][axis + width] else None
-    if x.op == "Reshape":  # one that only adds or takes away axes of size 1
+    if x.op == "Reshape":  # one that only adds or removes axes of size 1
         before, after = ([i for i, d in enumerate(shape) if d != 1] for shape in (x.args[0].shape, x.shape))
         if [x.args[0].shape[i] for i in before] == [x.shape[i] for i in after]:
             return before[after.index(axis)]

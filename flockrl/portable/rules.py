@@ -1,6 +1,6 @@
-"""What JAX's primitives are in the graph: those that treat one number at a time.
+"""Rules for JAX's elementwise primitives.
 
-Each rule: (lowering, step, arguments) -> the result or a list of them.
+A rule is a function (lowering, step, arguments) -> the result or a list of results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flockrl.portable.lower import RULES, Lowering, Step
 
 Rule = Callable[[Lowering, Step, list[Value]], Any]
 WORD = 0xFFFFFFFF
-"""The largest 32-bit word: what wraps around there is cut back by a mask."""
+"""The largest 32-bit word, used as a mask where results wrap around."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -46,7 +46,7 @@ def plain(low: Lowering, step: Step, args: list[Value]) -> Value:
 
 
 def wrap(low: Lowering, step: Step, x: Value) -> Value:
-    """A 32-bit word without sign stays one."""
+    """Keep uint32 results, which the graph stores as int64, within 32 bits."""
     if step.dtypes[0] != np.uint32:
         return x
     return low.graph.elementwise("BitwiseAnd", [x, low.graph.constant(WORD, np.int64)], np.int64)

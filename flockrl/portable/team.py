@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.actions import clip_action
-from flockrl.core.groups import Group, merge
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Group, interleave
 from flockrl.core.random import Tape
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
@@ -25,7 +26,8 @@ class Portable(NamedTuple):
 
     spec: of the agents that it moves. inputs: obs, mask, each memory, noise [B, N, K], as far as there are such.
     outputs: by name. parameters: the policy's, in the order of their tree's leaves. columns: for each draw of the
-    program its first column in the noise, None when nothing depends on it.
+    program its first column in the noise, None when nothing depends on it. memory: what each memory holds when an
+    episode begins, for one team, in the order of the inputs.
     """
 
     spec: EnvSpec
@@ -33,6 +35,7 @@ class Portable(NamedTuple):
     outputs: dict[str, Value]
     parameters: list[Value]
     columns: list[int | None]
+    memory: list[np.ndarray]
 
 
 def trace(
@@ -47,33 +50,67 @@ def trace(
         Value(x.shape, stored(x.dtype), constant=x) if x.dtype == bool else Value(x.shape, stored(x.dtype), parameter=x)
         for x in arrays
     ]
-    inputs = [Value((-1, *shape), np.dtype(dtype), name=name) for name, (shape, dtype) in acting.inputs.items()]
-    shapes: list[Any] = [((None, *shape), dtype) for shape, dtype in acting.inputs.values()]
+    forms = [*acting.inputs.values(), *acting.others.values()]
+    inputs = [_input(name, form) for name, form in acting.inputs.items()]
+    others = [_input("others", form) for form in acting.others.values()]
     tape = Tape(1)
-    ones = [jax.ShapeDtypeStruct((1, *shape), dtype) for shape, dtype in acting.inputs.values()]
+    ones = [jax.ShapeDtypeStruct((1, *shape), dtype) for shape, dtype in forms]
     jax.eval_shape(lambda params, *given: acting(params, given, tape), params, *ones)
     draws = [(len(agents), count) for agents, count in tape.asked]
     names: list[str] = []
 
     def function(*given: Array) -> list[Array]:
-        own, numbers = given[: len(inputs)], given[len(inputs) : len(inputs) + len(draws)]
-        restored = jax.tree.unflatten(structure, given[len(inputs) + len(draws) :])
+        own, numbers = given[: len(forms)], given[len(forms) : len(forms) + len(draws)]
+        restored = jax.tree.unflatten(structure, given[len(forms) + len(draws) :])
         results = acting(restored, own, Tape(own[0].shape[0], numbers))
         names[:] = results
         return list(results.values())
 
+    shapes: list[Any] = [((None, *shape), dtype) for shape, dtype in forms]
     shapes += [((None, *draw), "float32") for draw in draws]
     shapes += [(x.shape, x.dtype) for x in arrays]
     # Once to learn which draws matter (a policy whose warm-up is over no longer acts at random), then for good.
     blanks = [Value((-1, *draw), np.dtype(np.float32), name="draw") for draw in draws]
-    used = {id(x) for x in ordered(lower(function, shapes, Graph(), [*inputs, *blanks, *parameters]))}
+    used = {id(x) for x in ordered(lower(function, shapes, Graph(), [*inputs, *others, *blanks, *parameters]))}
     live = [id(x) in used for x in blanks]
     graph = Graph()
     columns = _columns(spec.num_agents, tape.asked, live)
     noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
-    values = lower(function, shapes, graph, [*inputs, *numbers, *parameters])
+    values = lower(function, shapes, graph, [*inputs, *others, *numbers, *parameters])
+    if acting.rest:
+        values = _narrowed(graph, values)
     outputs = {name: acting.own(graph, x, name) for name, x in zip(names, values, strict=True)}
-    return Portable(acting.spec, [*inputs, *noise], outputs, parameters, columns)
+    kept = acting.needed(inputs, others, outputs)
+    inputs, outputs, memory = acting.pick(inputs, outputs, kept)
+    return Portable(acting.spec, [*inputs, *noise], outputs, parameters, columns, memory)
+
+
+def _narrowed(graph: Graph, outputs: Sequence[Value]) -> list[Value]:
+    """The same values where entries of an axis are chosen as early as possible, so that nothing else is computed."""
+    new: dict[int, Value] = {}
+    for x in ordered(outputs):
+        args = [new[id(arg)] for arg in x.args]
+        chosen = _chosen(x)
+        if chosen is not None and args[0].shape[chosen[0]] > 1:
+            new[id(x)] = narrow(graph, args[0], *chosen)
+        else:
+            new[id(x)] = graph.emit(x.op, args, x.shape, x.dtype, **x.attrs) if args else x
+    return [new[id(x)] for x in outputs]
+
+
+def _chosen(x: Value) -> tuple[int, Sequence[int]] | None:
+    """The axis and its entries that a value takes from its argument, or None when it does something else."""
+    if x.op == "Gather":
+        places = x.args[1].constant
+        return None if places is None or places.ndim != 1 else (x.attrs["axis"], places.tolist())
+    if x.op == "Slice":
+        (start,), (end,), (axis,), (step,) = (x.attrs[name] for name in ("starts", "ends", "axes", "steps"))
+        return axis, range(start, end, step)
+    return None
+
+
+def _input(name: str, form: tuple[Shape, np.dtype]) -> Value:
+    return Value((-1, *form[0]), stored(form[1]), name=name)
 
 
 def _columns(total: int, asked: Sequence[tuple[tuple[int, ...], int]], live: Sequence[bool]) -> list[int | None]:
@@ -112,66 +149,132 @@ def _deal(
 
 
 class _Acting:
-    """The function that is exported. With `which` the team around that group sees zeros and is cut away."""
+    """The function that is exported: how a team acts.
+
+    inputs: shape (without the batch) and dtype of what goes in, by name. With `which` these are of one group, and
+    `others` are the same of the rest of the team: what they see, and their rows of memories [B, N, ...] that have a
+    row for each agent. Any other memory is an input as a whole. A group can stand alone when nothing that it does
+    depends on `others`.
+    """
 
     def __init__(self, policy: Algorithm | Actor, spec: EnvSpec, groups: Sequence[Group], which: int | None):
-        self.policy, self.team, self.groups = policy, spec, groups
-        self.which = which if len(groups) > 1 else None
-        self.agents = tuple(range(spec.num_agents)) if self.which is None else groups[self.which].agents
+        self.policy, self.team = policy, spec
+        everybody = tuple(range(spec.num_agents))
+        self.agents = everybody if which is None else tuple(groups[which].agents)
+        self.rest = tuple(i for i in everybody if i not in self.agents)
         self.spec = dataclasses.replace(spec.part(self.agents), whole=None)
         leaves, self.structure = jax.tree.flatten(policy.memory(1))
-        self.shapes = shapes = [tuple(leaf.shape[1:]) for leaf in leaves]
-        self.apart = len(leaves) == len(groups)
-        """Whether every group has a memory of its own; else one has a row for each agent and action dimension."""
-        n = len(self.agents)
-        if self.which is not None:
-            shapes = [shapes[self.which]] if self.apart else [(n, self.spec.action_size) for _ in leaves]
-        self.inputs: dict[str, tuple[Shape, str]] = {"obs": ((n, self.spec.obs_size), self.spec.observations[0].dtype)}
-        if spec.discrete:
-            self.inputs["mask"] = ((n, self.spec.action_size), "bool")
-        self.inputs |= {f"memory_{i}": (shape, "float32") for i, shape in enumerate(shapes)}
+        self.start = [_first_row(leaf) for leaf in leaves]
+        """What one team remembers when an episode begins."""
+        self.rows = [bool(self.rest) and x.shape[:1] == (spec.num_agents,) for x in self.start]
+        """Whether each memory is cut into the rows of this group and those of others."""
+        self.inputs = self._forms(self.agents, self.spec)
+        self.others = self._forms(self.rest, self.team) if self.rest else {}
+        for i, cut in enumerate(self.rows):
+            if self.rest and not cut:
+                del self.others[f"memory_{i}"]
+
+    def _forms(self, agents: Sequence[int], sizes: EnvSpec) -> dict[str, tuple[Shape, np.dtype]]:
+        """What these agents see and remember, with the observation and action sizes of a spec."""
+        n = len(agents)
+        forms: dict[str, tuple[Shape, np.dtype]] = {}
+        forms["obs"] = (n, sizes.obs_size), np.dtype(self.team.observations[0].dtype)
+        if sizes.maskable:
+            forms["mask"] = (n, sizes.action_size), np.dtype(bool)
+        for i, (x, cut) in enumerate(zip(self.start, self.rows, strict=True)):
+            forms[f"memory_{i}"] = ((n, *x.shape[1:]) if cut else x.shape), x.dtype
+        return forms
 
     def __call__(self, params: PyTree, given: Sequence[Array], tape: Tape) -> dict[str, Array]:
-        """Results of the whole team by name, and the memories that are given. given: the inputs in order."""
-        values = dict(zip(self.inputs, given, strict=True))
-        mask = values.get("mask")
-        seen = Observation(
-            self._team_wide(values["obs"], self.team.obs_size),
-            None if mask is None else self._team_wide(mask, self.team.action_size),
-        )
-        memory = self._memories([values[name] for name in values if name.startswith("memory")], len(given[0]))
+        """Results of the whole team by name, memories included. given: the inputs, then the others', in order."""
+        own = dict(zip(self.inputs, given, strict=False))
+        others = dict(zip(self.others, given[len(own) :], strict=True))
+        seen = Observation(self._join(own["obs"], others.get("obs"), self.team.obs_size), self._mask(own, others))
+        names = [f"memory_{i}" for i in range(len(self.start))]
+        leaves = [self._join(own[name], others.get(name)) for name in names]
+        memory = jax.tree.unflatten(self.structure, leaves)
         action, _, _ = self.policy.act(params, seen, memory, tape, False)  # type: ignore[arg-type]
         raw, after, extras = self.policy.act(params, seen, memory, tape, True)  # type: ignore[arg-type]
         results = {"action": clip_action(self.team, action), "sampled": clip_action(self.team, raw)}
-        if not self.team.discrete:
+        if not self.spec.discrete:
             results["raw"] = raw
-        leaves = jax.tree.leaves(after)
-        if self.which is not None and self.apart:
-            leaves = [leaves[self.which]]
-        return {**results, **extras, **{f"next_memory_{i}": leaf for i, leaf in enumerate(leaves)}}
+        following = zip(names, jax.tree.leaves(after), strict=True)
+        return {**results, **extras, **{f"next_{name}": leaf for name, leaf in following}}
 
-    def _team_wide(self, x: Array, size: int) -> Array:
-        """[B, n, ...] of this graph's agents as [B, N, size] of the team."""
-        if self.which is None:
-            return x
-        parts = [
-            x if i == self.which else jnp.zeros((len(x), group.size, x.shape[-1]), x.dtype)
-            for i, group in enumerate(self.groups)
-        ]
-        return merge(parts, self.groups, 1, size)
+    def _mask(self, own: dict[str, Array], others: dict[str, Array]) -> Array | None:
+        """The team's mask [B, N, A], where there is one; real actions are never masked."""
+        if not self.team.maskable:
+            return None
+        mask = own.get("mask")
+        if mask is None:
+            mask = jnp.ones((len(own["obs"]), len(self.agents), self.spec.action_size), bool)
+        return self._join(mask, others.get("mask"), self.team.action_size)
+
+    def _join(self, own: Array, others: Array | None, size: int | None = None) -> Array:
+        """Rows of this graph's agents [B, n, ...] and of the others [B, m, ...] as rows of the team [B, N, ...].
+
+        With `size`, the last axis of `own` is padded to it.
+        """
+        if others is None:
+            return own
+        if size is not None:
+            own = jnp.pad(own, ((0, 0), (0, 0), (0, size - own.shape[-1])))
+        return interleave([own, others], [self.agents, self.rest], 1)
+
+    # Results of the team -> results of this graph's agents
 
     def own(self, graph: Graph, x: Value, name: str) -> Value:
-        """This graph's agents' part of a result [B, N] or [B, N, A] of the team."""
-        if self.which is None or (name.startswith("next_memory") and self.apart):
+        """This graph's agents' part of a result of the team."""
+        if not self.rest:
+            return x
+        memory = name.removeprefix("next_memory_")
+        if memory != name and not self.rows[int(memory)]:
             return x
         x = narrow(graph, x, 1, self.agents)
-        return x if len(x.shape) == 2 else graph.slice(x, 2, 0, self.spec.action_size)
+        if name not in ("action", "sampled", "raw") or self.team.discrete:
+            return x
+        if not self.spec.discrete:
+            return graph.slice(x, 2, 0, self.spec.action_width)
+        return graph.cast(graph.reshape(graph.slice(x, 2, 0, 1), (-1, len(self.agents))), np.int32)
 
-    def _memories(self, given: Sequence[Array], batch: int) -> PyTree:
-        if self.which is None:
-            return jax.tree.unflatten(self.structure, given)
-        if not self.apart:
-            return jax.tree.unflatten(self.structure, [self._team_wide(x, self.team.action_size) for x in given])
-        leaves = [jnp.zeros((batch, *shape)) for shape in self.shapes]
-        leaves[self.which] = given[0]
-        return jax.tree.unflatten(self.structure, leaves)
+    def needed(self, inputs: Sequence[Value], others: Sequence[Value], outputs: dict[str, Value]) -> list[int]:
+        """The numbers of the memories that this graph's agents need: all of a team's, or those that a group reads."""
+        if not self.rest:
+            return list(range(len(self.start)))
+        memories = {int(x.name.removeprefix("memory_")): x for x in inputs if x.name.startswith("memory_")}
+        kept: set[int] = set()
+        while True:
+            wanted = [x for name, x in outputs.items() if not name.startswith("next_memory_")]
+            used = {id(x) for x in ordered([*wanted, *(outputs[f"next_memory_{i}"] for i in sorted(kept))])}
+            more = {i for i, x in memories.items() if id(x) in used}
+            if more <= kept:
+                break
+            kept |= more
+        if any(id(x) in used for x in others):
+            names = ", ".join(self.spec.agents)
+            raise UsageError(
+                f"What {names} do depends on what others see or remember: export the whole team, not group by group."
+            )
+        return sorted(kept)
+
+    def pick(
+        self, inputs: Sequence[Value], outputs: dict[str, Value], kept: Sequence[int]
+    ) -> tuple[list[Value], dict[str, Value], list[np.ndarray]]:
+        """The inputs and outputs with the `kept` memories alone, numbered from 0, and what these hold at first."""
+        named = {x.name: x for x in inputs}
+        chosen = [x for x in inputs if not x.name.startswith("memory_")]
+        results = {name: x for name, x in outputs.items() if not name.startswith("next_memory_")}
+        begin = []
+        for number, i in enumerate(kept):
+            named[f"memory_{i}"].name = f"memory_{number}"
+            chosen.append(named[f"memory_{i}"])
+            results[f"next_memory_{number}"] = outputs[f"next_memory_{i}"]
+            begin.append(self.start[i][list(self.agents)] if self.rows[i] else self.start[i])
+        return chosen, results, [x.astype(stored(x.dtype)) for x in begin]
+
+
+def _first_row(leaf: Any) -> np.ndarray:
+    """One team's part of a memory [1, ...]."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise UsageError("The policy remembers a random key, which export does not know: keep its jax.random.key_data.")
+    return np.asarray(leaf)[0]

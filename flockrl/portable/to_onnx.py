@@ -16,7 +16,7 @@ OPSET, IR = 18, 8
 TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
 """ONNX's numbers of the dtypes."""
 LARGEST = 2_000_000_000
-"""Bytes that a model's constants may have: the file format ends at 2 GB."""
+"""The most bytes of a model's constants: the file format allows 2 GB."""
 AS_INPUTS = {
     "Reshape": ("shape",), "Slice": ("starts", "ends", "axes", "steps"), "ReduceSum": ("axes",), "CumSum": ("axis",),
     "ReduceMax": ("axes",), "ReduceMin": ("axes",), "ReduceProd": ("axes",),
@@ -26,7 +26,7 @@ MORE: dict[str, dict[str, Any]] = {
     "ReduceSum": {"keepdims": 0}, "ReduceMax": {"keepdims": 0}, "ReduceMin": {"keepdims": 0},
     "ReduceProd": {"keepdims": 0}, "ArgMax": {"keepdims": 0}, "ArgMin": {"keepdims": 0}, "Mod": {"fmod": 1},
 }  # fmt: skip
-"""Attributes that ONNX needs besides."""
+"""Attributes that ONNX needs in addition."""
 
 
 def write_onnx(path: Path, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> None:
@@ -100,7 +100,7 @@ class _Writer:
         return self.add(x.op, args, name, **attrs, **MORE.get(x.op, {}))
 
     def size(self, shape: Shape) -> str:
-        """A shape as numbers, some of which only the input knows."""
+        """A shape as a node; dimensions of the batch are computed from the first input."""
         if shape not in self.sizes:
             parts, number = [], len(self.sizes)
             for i, d in enumerate(shape):

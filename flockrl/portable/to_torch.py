@@ -1,4 +1,4 @@
-"""A `Graph` as a TorchScript model: its operations in torch, traced."""
+"""A `Graph` as a TorchScript model: its operations are run in torch and traced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flockrl.core.errors import UsageError
 from flockrl.portable.graph import Shape, Value, ordered
 
 BATCHES = 3, 2
-"""Batch size that is traced, and another one with which the trace must agree."""
+"""The batch size that is traced, and another one at which the trace must give the same results."""
 
 
 def write_torchscript(path: Path, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> None:
@@ -23,7 +23,7 @@ def write_torchscript(path: Path, inputs: Sequence[Value], outputs: Mapping[str,
     module = _module(torch, inputs, outputs)
     examples, others = (_examples(torch, inputs, batch) for batch in BATCHES)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch.jit is kept but no longer recommended, and it says so
+        warnings.simplefilter("ignore")  # torch.jit warns that it is no longer recommended
         model = torch.jit.trace(module, examples, check_trace=False)
         for want, got in zip(module(*others), model(*others), strict=True):
             torch.testing.assert_close(got, want, equal_nan=True)
@@ -36,7 +36,7 @@ def _examples(torch: Any, inputs: Sequence[Value], batch: int) -> tuple[Any, ...
 
 
 def _module(torch: Any, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> Any:
-    """The graph as a torch module, which walks over its values."""
+    """The graph as a torch module, which computes its values in order."""
     values, table = ordered(list(outputs.values())), _table(torch)
     names = {id(x): f"c{i}" for i, x in enumerate(values) if x.numbers is not None}
     unknown = {x.op for x in values if x.op} - table.keys() - {"Expand"}
@@ -66,7 +66,7 @@ def _module(torch: Any, inputs: Sequence[Value], outputs: Mapping[str, Value]) -
 
 
 def _table(torch: Any) -> dict[str, Callable[..., Any]]:
-    """What each operation of the graph is in torch."""
+    """The torch function for each operation of the graph."""
 
     def divide(a: Any, b: Any) -> Any:
         return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")

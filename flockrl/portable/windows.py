@@ -1,4 +1,4 @@
-"""Rules for primitives that look things up or slide windows: gathers, convolutions, pooling."""
+"""Rules for look-ups and windows: gathers, slices, convolutions, pooling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flockrl.portable.lower import Lowering, Step, differs, dims
 from flockrl.portable.rules import rule
 
 WINDOW = 64
-"""Most entries of a pooling window, which are written out."""
+"""The most entries of a pooling window: its entries are unrolled."""
 
 
 @rule("gather")
@@ -39,7 +39,7 @@ def gather(low: Lowering, step: Step, args: list[Value]) -> Value:
     else:
         front = graph.transpose(x, [*looked, *whole])
         kept = front.shape[len(looked) :]
-        if len(looked) > 1:  # several axes as one
+        if len(looked) > 1:  # merge several axes into one
             front = graph.reshape(front, (math.prod(limits), *kept))
             steps = np.cumprod([1, *limits[:0:-1]])[::-1]
             index = graph.elementwise("Mul", [index, graph.constant(steps, np.int64)], np.int64)
@@ -61,7 +61,7 @@ def gather(low: Lowering, step: Step, args: list[Value]) -> Value:
 
 
 def _bounded(low: Lowering, index: Value, limits: list[int], step: Step) -> tuple[Value, Value | None]:
-    """Places inside the array, and which of them were there before (None when that does not matter)."""
+    """Indices moved inside the array, and which of them were inside before (None when that does not matter)."""
     graph, mode = low.graph, getattr(step.params["mode"], "name", str(step.params["mode"]))
     highest = graph.constant(np.array(limits) - 1, np.int64)
     if index.constant is not None and ((index.constant >= 0) & (index.constant < limits)).all():
@@ -95,7 +95,7 @@ def _along(low: Lowering, x: Value, index: Value, numbers: Any, rows: tuple[int,
 
 @rule("dynamic_slice")
 def window(low: Lowering, step: Step, args: list[Value]) -> Value:
-    """A part of an array that begins where other arrays say, moved inside where it would reach beyond."""
+    """A part of an array whose start is given by other arrays; it is moved inside if it would reach beyond the end."""
     x, starts = low.full(args[0], step.ins[0]), args[1:]
     sizes = dims(step.params["slice_sizes"], step.other["slice_sizes"])
     for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
@@ -132,7 +132,7 @@ def convolution(low: Lowering, step: Step, args: list[Value]) -> Value:
 
 @rule("reduce_window_max", "reduce_window_sum")
 def pool(low: Lowering, step: Step, args: list[Value]) -> Value:
-    """A maximum or sum over windows, entry by entry of the window."""
+    """A maximum or sum over windows, computed one window entry at a time."""
     window, strides = step.same("window_dimensions"), step.same("window_strides")
     if math.prod(window) > WINDOW or set(step.same("base_dilation")) | set(step.same("window_dilation")) != {1}:
         raise UsageError(f"The policy pools over more than {WINDOW} entries or with gaps, which export does not know.")

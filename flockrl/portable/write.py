@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 import flockrl
+from flockrl.algos.assembly import Sides
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.rundir import write_json
@@ -33,16 +35,27 @@ KINDS = {"onnx": "onnx", "torchscript": "pt"}
 
 
 def export(
-    source: Run | Policy | str | Path, out: str | Path, format: Format = "onnx", per_group: bool = False
+    source: Run | Policy | str | Path,
+    out: str | Path,
+    format: Format = "onnx",
+    per_group: bool = False,
+    side: str | None = None,
 ) -> Path:
     """Write a trained team as a model that needs neither flockrl nor JAX. Returns its directory.
 
     source: a run, its directory, or a policy. per_group: one model for each group of agents that share parameters, in
-    directories of their own below `out`, instead of one for the team.
+    directories of their own below `out`, instead of one for the team. side: the agents of one side alone, of a run with
+    a learner for each side.
     """
     if isinstance(source, str | Path):
         source = Run(source)
-    policy = source.policy() if isinstance(source, Run) else source
+    if isinstance(source, Run):
+        if per_group and side is None and isinstance(source.config.config, Sides):
+            raise UsageError("Groups belong to a side here: name it with side=... (--side).")
+        source = source.policy(side=side)
+    elif side is not None:
+        raise UsageError("side is for runs, and this is a policy: leave it out.")
+    policy = source
     exporter = Exporter(
         policy.algorithm, policy.spec, policy.share, name=policy.name, format=format, per_group=per_group
     )
@@ -121,7 +134,8 @@ class Exporter:
             "share": shares,
             "inputs": [_entry(name, x) for name, x in inputs.items()],
             "outputs": [_entry(name, x) for name, x in outputs.items()],
-            "memory": [list(x.shape[1:]) for name, x in inputs.items() if name.startswith("memory")],
+            "memory": [list(x.shape) for x in team.memory],
+            "initial_memory": [_plain(x) for x in team.memory],
             "noise": None if noise is None else {"kind": "uniform", "low": 0.0, "high": 1.0, "shape": _shape(noise)},
             "exploration": _scalars(params),
         }
@@ -148,6 +162,16 @@ def _entry(name: str, x: Value) -> dict[str, Any]:
 
 def _shape(x: Value) -> list[Any]:
     return ["batch", *x.shape[1:]]
+
+
+def _plain(x: np.ndarray) -> Any:
+    """An array for JSON: one value where all are the same, else nested lists; what is not finite as text."""
+    if x.size and (x == x.flat[0]).all():
+        x = x.flat[0]
+    if np.ndim(x):
+        return [_plain(row) for row in x]
+    value = x.item()
+    return value if math.isfinite(value) else str(value)
 
 
 def _scalars(params: PyTree) -> dict[str, float]:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.types import Array, EnvSpec, PyTree
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import stem
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, PyTree
+
+
+def grown(old: EnvSpec, name: str | None, obs_dim: int | None, act_dim: int | None) -> EnvSpec:
+    """The spec of a team with one agent more, at its end; by default of the same kind as the last one."""
+    name = name or f"{stem(old.agents[-1]) or 'agent'}_{old.num_agents}"
+    if name in old.agents:
+        raise UsageError(f"There is an agent {name!r} already.")
+    seen, does = old.observations[-1], old.actions[-1]
+    if obs_dim is not None:
+        seen = dataclasses.replace(seen, shape=(obs_dim,))
+    if act_dim is not None:
+        does = dataclasses.replace(does, shape=(act_dim,)) if isinstance(does, Box) else Discrete(act_dim)
+    return EnvSpec(
+        old.name, (*old.agents, name), (*old.observations, seen), (*old.actions, does), old.max_steps,
+        sides=(*old.sides, old.sides[-1]), state_size=old.state_size,
+    )  # fmt: skip
 
 
 def add_agent(old: PyTree, new: PyTree, before: EnvSpec, after: EnvSpec) -> PyTree:

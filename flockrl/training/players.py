@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flockrl.algos.assembly import Side, Sides, check_sides
+import jax
+
+from flockrl.algos.assembly import Side, Sides, check_sides, make_players
 from flockrl.algos.presets import algorithms, make_config
+from flockrl.algos.sides import compose
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.rundir import CONFIG
-from flockrl.core.types import EnvSpec, PyTree
+from flockrl.core.rundir import CONFIG, find_runs
+from flockrl.core.types import EnvSpec, EvalResult, PyTree
+from flockrl.envs.registry import make
+from flockrl.evaluation.playing import make_player, summarize
 from flockrl.training.run import Run
 
 RANDOM = "random"
@@ -86,7 +91,7 @@ def _frozen(name: str, run: Run, of: str, spec: EnvSpec) -> Side:
     elif of:
         raise UsageError(f"{run.path} has one policy for all agents: leave out :{of}.")
     _check_agents(run, name, spec, bool(of))
-    return Side("frozen", config.algorithm, config.config, str(run.path), of, run)
+    return Side("frozen", config.algorithm, config.config, str(run.path), of, config.options.envs, run)
 
 
 def _check_agents(run: Run, name: str, spec: EnvSpec, own: bool) -> None:
@@ -113,4 +118,43 @@ def frozen_params(config: Any) -> dict[str, PyTree]:
         if side.kind == "frozen":
             params = (side.given or Run(side.source)).params()
             found[name] = params[side.of] if side.of else params
+    return found
+
+
+def match(
+    players: Mapping[str, Any], env: Any = None, *, episodes: int = 100, seed: int = 0, explore: bool = False
+) -> EvalResult:
+    """Play whole episodes between policies that were trained apart: {"adversary": run, "agent": "random"}.
+
+    players: for each side a `Run` or its directory (or RUN:SIDE), a function, or "random". env: where they play, by
+    default the environment of the first run.
+    """
+    if episodes < 1:
+        raise UsageError(f"episodes must be at least 1, not {episodes}.")
+    first = next((player for player in map(_opened, players.values()) if isinstance(player, Run)), None)
+    if env is None and first is None:
+        raise UsageError("Say where they play with env=..., or name a run for one of the sides.")
+    place = make(env) if env is not None else first.env  # type: ignore[union-attr]
+    sides = make_sides(players, {}, place.spec)
+    for name, side in sides.learners.items():
+        raise UsageError(f"{name}={side.algorithm}: in a match a side is played by a run, {RANDOM!r} or a script.")
+    seats = make_players(place.spec, sides, 1, 1, 1)
+    params = dict.fromkeys(seats, ()) | frozen_params(sides)
+    workers = first.config.options.workers if first is not None else None
+    play = make_player(compose(place.spec, seats), place, episodes, explore, workers)
+    return summarize(*play(params, jax.random.key(seed)))
+
+
+def _opened(player: Any) -> Any:
+    """The run that a word names, else the word."""
+    path = player.partition(":")[0] if isinstance(player, str) else ""
+    return Run(path) if path and (Path(path) / CONFIG).is_file() else player
+
+
+def opponents(words: str) -> list[dict[str, str]]:
+    """`agent=runs/prey` as one dict of players for each seed of each run that is named."""
+    found: list[dict[str, str]] = [{}]
+    for side, player in split_sides(words).items():
+        seeds = [str(path) for path in find_runs(player)] if Path(player).is_dir() else [player]
+        found = [{**chosen, side: seed} for chosen in found for seed in seeds]
     return found

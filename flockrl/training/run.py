@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import jax
 
+from flockrl.algos.assembly import Sides, make_players
+from flockrl.algos.sides import Player
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
 from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
@@ -155,16 +158,33 @@ class Run:
                 )
         return other
 
-    def policy(self, seed: int = 0) -> Policy:
-        """The trained team, to act anywhere."""
+    def policy(self, seed: int = 0, side: str | None = None) -> Policy:
+        """The trained team, to act anywhere; with `side`, the agents of that side alone."""
         place = getattr(self.source, "home", None) or self.source
         codec = place.codec if isinstance(place, Host) else None
-        algorithm, state = self.algorithm, self._read(self._acting())
-        return Policy(
-            algorithm, algorithm.params(state.learner), place.spec, seed, codec,
-            name=self.config.algorithm, share=getattr(self.config.config, "share", "groups"),
-            version=int(state.iteration),
-        )  # fmt: skip
+        config, state = self.config, self._read(self._acting())
+        params = self.algorithm.params(state.learner)
+        about: dict[str, Any] = {"name": config.algorithm, "version": int(state.iteration)}
+        if side is None:
+            share: Any = getattr(config.config, "share", "groups")
+            return Policy(self.algorithm, params, place.spec, seed, codec, share=share, **about)
+        player = self._player(side)
+        share = getattr(config.config.players[side].config, "share", "groups")
+        spec = dataclasses.replace(player.spec, whole=None)
+        return Policy(player.algorithm, params[side], spec, seed, share=share, **about)
+
+    def _player(self, side: str) -> Player:
+        """Who plays for a side of this run."""
+        config = self.config.config
+        if not isinstance(config, Sides):
+            raise UsageError(f"{self.path} has one policy for all agents: leave out the side ({side}).")
+        if side not in config.players:
+            raise UsageError(f"{self.path} has no side {side!r}: its sides are {', '.join(config.players)}.")
+        player = make_players(self.spec, config, config.rollout_steps, self.config.options.envs, 1)[side]
+        if player.for_all:
+            source = config.players[side].source
+            raise UsageError(f"{side} is played by the policy of {source} for all agents: name that run instead.")
+        return player
 
     def episode(self, seed: int = 0) -> list[PyTree]:
         """The environment's states over one greedy episode, for drawing."""

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from flockrl.algos.assembly import Sides
-from flockrl.algos.presets import make_config
 from flockrl.core.callbacks import Callback
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
 from flockrl.core.settings import build
-from flockrl.core.types import EnvSpec
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.loop import Loop
-from flockrl.training.players import RANDOM, make_sides, split_sides
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
+from flockrl.training.setup import configure
 from flockrl.training.warm import begin
 
 
@@ -56,7 +54,7 @@ def train(
         check(environment)
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
-    title, config = _configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
+    title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
     if seeds < 1:
         raise UsageError(f"seeds must be at least 1, not {seeds}.")
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
@@ -75,16 +73,6 @@ def train(
     for path, run in zip(paths, runs, strict=True):
         write_json(path / CONFIG, run.to_json())
     return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
-
-
-def _configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], spec: EnvSpec) -> tuple[str, Any]:
-    """What the run is called, and its config: an algorithm's, or a `Sides`."""
-    players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
-    if not players:
-        return str(algorithm), make_config(str(algorithm), settings)
-    sides = make_sides(players, settings, spec)
-    words = {name: side.algorithm if side.kind == "learner" else side.source for name, side in sides.players.items()}
-    return ",".join(f"{name}={word or RANDOM}" for name, word in words.items()), sides
 
 
 def _short(title: str, config: Any, env: str) -> str:

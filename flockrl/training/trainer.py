@@ -8,7 +8,6 @@ policy = trainer.acquire_model()
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import math
 import threading
@@ -21,18 +20,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.assembly import make_algorithm
-from flockrl.algos.presets import algorithms, family, make_config, preset
+from flockrl.algos.assembly import config_from_json, config_to_json, facts, make_algorithm
+from flockrl.algos.presets import algorithms
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import METRICS, write_json
-from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
 from flockrl.core.types import Array
 from flockrl.data.experience import Experience
 from flockrl.policies.policy import Policy
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import versions
-from flockrl.training.growth import add_agent
+from flockrl.training.growth import add_agent, grown
 from flockrl.training.pack import make_packer
+from flockrl.training.players import frozen_params
+from flockrl.training.setup import configure_trainer, describe_team
 
 CONFIG, CHECKPOINTS, WAITING = "trainer.json", "checkpoints", "waiting"
 LAG = 5
@@ -60,6 +61,7 @@ class Trainer(metaclass=_Named):
 
     save_path: where `save` and `log_epoch` write; by default nowhere.
     buffer_size: transitions that a replay holds; for on-policy learners the steps that one update learns from.
+    algorithm: a name, or who plays for each side, as `flockrl.train` takes it; hyperparams are then dicts by side.
     hyperparams: any setting of the algorithm (`flockrl train NAME --help` lists them). Learning rates stay constant
     unless `lr_schedule` says otherwise; schedules run over `steps`.
     kernel: a flax module that takes the place of the hidden layers, see docs/data.md.
@@ -70,7 +72,7 @@ class Trainer(metaclass=_Named):
 
     def __init__(
         self,
-        algorithm: str,
+        algorithm: str | Mapping[str, Any],
         spec: EnvSpec | None = None,
         *,
         obs_dim: int | Sequence[int] | None = None,
@@ -89,12 +91,9 @@ class Trainer(metaclass=_Named):
         seed: int = 0,
     ):
         if spec is None:
-            spec = _describe(obs_dim, act_dim, agents, continuous, max_steps, state_dim)
-        settings = {"lr_schedule": "constant", **(hyperparams or {})}
-        if kernel is not None:
-            settings["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
-        self.algorithm, self.seed, self.envs, self.steps = algorithm, seed, envs, steps
-        self.config = _configure(algorithm, settings, buffer_size, envs)
+            spec = describe_team(obs_dim, act_dim, agents, continuous, max_steps, state_dim)
+        self.seed, self.envs, self.steps = seed, envs, steps
+        self.algorithm, self.config = configure_trainer(algorithm, spec, hyperparams or {}, kernel, buffer_size, envs)
         self.save_path = None if save_path is None else Path(save_path)
         if self.save_path is not None and (self.save_path / CONFIG).exists():
             raise UsageError(f"{self.save_path} already holds a trainer: go on with Trainer.load, or choose another.")
@@ -105,21 +104,21 @@ class Trainer(metaclass=_Named):
         self._lag, self._lock, self._saves = max_version_lag, threading.RLock(), 0
         self._epoch: dict[str, Any] = _blank_epoch()
         self._build(spec)
-        self._state = jax.jit(self._learner.init)(jax.random.fold_in(jax.random.key(seed), 0))
+        state = jax.jit(self._learner.init)(jax.random.fold_in(jax.random.key(seed), 0))
+        others = frozen_params(self.config)
+        self._state = {**state, **others} if others else state
 
     def _build(self, spec: EnvSpec) -> None:
         """Everything that follows from the team and does not change while it learns."""
-        self.family = family(self.algorithm)
-        self.spec, self._packer = (
-            spec,
-            make_packer(spec, self.config.rollout_steps, self.envs, self.family.memory(self.config)),
-        )
+        self.facts = facts(self.algorithm, self.config)
+        self.spec = spec
+        self._packer = make_packer(spec, self.config.rollout_steps, self.envs, self.facts.memory)
         updates = math.ceil(self.steps / (self.envs * self.config.rollout_steps))
         self._learner = make_algorithm(self.algorithm, spec, self.config, envs=self.envs, updates=updates)
         self._update: Any = jax.jit(self._learner.update, donate_argnums=0)
         self._params: Any = jax.jit(self._learner.params)
-        self._extras = ("logp",) if self.family.logp else ()
-        if self._lag is None and self.family.on_policy:
+        self._extras = ("logp",) if self.facts.logp else ()
+        if self._lag is None and self.facts.on_policy:
             self._lag = LAG
 
     # Learning
@@ -206,21 +205,9 @@ class Trainer(metaclass=_Named):
         """
         with self._lock:
             old = self.spec
-            if not self.family.grows(self.config) or preset(self.algorithm).instead:
+            if not self.facts.grows:
                 raise UsageError(f"{self.algorithm} learns for a team of fixed size: it cannot take in another agent.")
-            stem = old.agents[-1].rstrip("0123456789").rstrip("_") or "agent"
-            name = name or f"{stem}_{old.num_agents}"
-            if name in old.agents:
-                raise UsageError(f"There is an agent {name!r} already.")
-            seen, does = old.observations[-1], old.actions[-1]
-            if obs_dim is not None:
-                seen = dataclasses.replace(seen, shape=(obs_dim,))
-            if act_dim is not None:
-                does = dataclasses.replace(does, shape=(act_dim,)) if isinstance(does, Box) else Discrete(act_dim)
-            spec = EnvSpec(
-                old.name, (*old.agents, name), (*old.observations, seen), (*old.actions, does), old.max_steps,
-                sides=(*old.sides, old.sides[-1]), state_size=old.state_size,
-            )  # fmt: skip
+            spec = grown(old, name, obs_dim, act_dim)
             waiting, state = self._packer.waiting, self._state
             self._build(spec)
             fresh = jax.jit(self._learner.init)(_key(self.seed, -spec.num_agents))
@@ -228,7 +215,7 @@ class Trainer(metaclass=_Named):
             if waiting is not None:
                 self._packer.add(_widen(waiting, old, spec))
             self._epoch["returns"] = [np.append(x, 0.0).astype(np.float32) for x in self._epoch["returns"]]
-            return name
+            return spec.agents[-1]
 
     def check(self, data: Experience) -> None:
         """Refuse, with a sentence that says why, what `receive_trajectory` cannot take."""
@@ -304,8 +291,10 @@ class Trainer(metaclass=_Named):
             saved = json.loads((path / CONFIG).read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"There is no trainer at {path}: {error}.") from error
+        sided = {name: saved[name] for name in ("sides", "config")} if "sides" in saved else saved["config"]
         trainer = Trainer(
-            saved["algorithm"], spec_from_json(saved["spec"]), hyperparams=saved["config"], envs=saved["envs"],
+            saved["algorithm"], spec_from_json(saved["spec"]),
+            hyperparams=config_from_json(saved["algorithm"], sided), envs=saved["envs"],
             max_version_lag=saved["max_version_lag"], steps=saved["steps"], seed=saved["seed"],
         )  # fmt: skip
         trainer.save_path = path
@@ -329,47 +318,13 @@ class Trainer(metaclass=_Named):
         return trainer
 
     def _to_json(self) -> dict[str, Any]:
+        config = config_to_json(self.config)
         return {
-            "algorithm": self.algorithm, "spec": spec_to_json(self.spec), "config": dataclasses.asdict(self.config),
+            "algorithm": self.algorithm, "spec": spec_to_json(self.spec),
+            **(config if "sides" in config else {"config": config}),
             "envs": self.envs, "steps": self.steps, "seed": self.seed, "max_version_lag": self._lag,
             "versions": versions(),
         }  # fmt: skip
-
-
-def _describe(
-    obs_dim: int | Sequence[int] | None,
-    act_dim: int | Sequence[int] | None,
-    agents: int | Sequence[str],
-    continuous: float | None,
-    max_steps: int,
-    state_dim: int,
-) -> EnvSpec:
-    if obs_dim is None or act_dim is None:
-        raise UsageError("A trainer needs to know its team: give obs_dim and act_dim, or spec.")
-    names = tuple(f"agent_{i}" for i in range(agents)) if isinstance(agents, int) else tuple(agents)
-    sizes, widths = (
-        (x,) * len(names) if isinstance(x, int) else tuple(x) for x in (obs_dim, act_dim)
-    )  # one for each agent
-    if not names or len(sizes) != len(names) or len(widths) != len(names) or min(*sizes, *widths, max_steps) < 1:
-        raise UsageError(
-            f"obs_dim and act_dim must be positive numbers, one for all or one for each of {len(names)} agents."
-        )
-    spaces: tuple[Any, ...] = tuple(
-        Discrete(n) if continuous is None else Box((n,), -float(continuous), float(continuous)) for n in widths
-    )
-    return EnvSpec("own", names, tuple(Box((n,)) for n in sizes), spaces, max_steps, state_size=state_dim)
-
-
-def _configure(algorithm: str, settings: dict[str, Any], buffer_size: int | None, envs: int) -> Any:
-    """The algorithm's config; `buffer_size` is the replay's, or for on-policy learners that of a rollout."""
-    config = make_config(algorithm, settings)
-    if buffer_size is None:
-        return config
-    if hasattr(config, "buffer_size"):
-        return make_config(algorithm, {**settings, "buffer_size": buffer_size})
-    if buffer_size % envs:
-        raise UsageError(f"buffer_size ({buffer_size}) must be a multiple of envs ({envs}).")
-    return make_config(algorithm, {**settings, "rollout_steps": buffer_size // envs})
 
 
 def _blank_epoch() -> dict[str, Any]:

@@ -11,48 +11,71 @@ import numpy as np
 from flockrl.core.rundir import read_metrics
 from flockrl.envs.api import Paths
 
+COLORS = ("#0b6e99", "#c8553d", "#588157", "#7b2d8b", "#b08900")
+"""One for each side."""
+
 
 def draw_curve(runs: Sequence[Path], file: Path) -> None:
-    """Learning curves of one run, or of several seeds with their mean: evaluation and training return."""
+    """Learning curves of one run, or of several seeds with their mean: evaluation and training return, of each side
+    where agents oppose each other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), dpi=130, layout="constrained")
     axes = figure.subplots()
-    one = len(runs) == 1
-    curves = []
-    for path in runs:
-        rows = read_metrics(path)
-        train = [(r["step"], r["return"]) for r in rows if r.get("return") is not None]
-        tests = [
-            (r["step"], r["eval_return"], r["eval_return_std"], r["eval_episodes"]) for r in rows if "eval_return" in r
-        ]
-        if not tests:  # trained on recordings of an environment that cannot be built here
-            name = "loss" if "loss" in rows[-1] else "critic_loss"
-            axes.plot(*np.array([(r["step"], r[name]) for r in rows if name in r]).T, color="#0b6e99", label=name)
-            continue
-        steps, means, stds, counts = np.array(tests).T
-        curves.append((steps, means))
-        if one and train:
-            axes.plot(*np.array(train).T, color="#9aa5b1", lw=1.2, label="training (sampling)")
-        if one:
-            error = 1.96 * stds / np.sqrt(counts)
-            axes.fill_between(steps, means - error, means + error, color="#0b6e99", alpha=0.2, lw=0)
-        axes.plot(steps, means, color="#0b6e99", lw=2.0 if one else 0.8, alpha=1 if one else 0.4,
-                  label="evaluation (greedy), 95% interval" if one else None)  # fmt: skip
-    if not one and curves:
-        length = min(len(means) for _, means in curves)
-        steps, table = curves[0][0][:length], np.array([means[:length] for _, means in curves])
-        axes.fill_between(steps, *mean_interval(table), color="#0b6e99", alpha=0.2, lw=0)
-        label = f"mean of {len(runs)} seeds with 95% interval, evaluation (greedy)"
-        axes.plot(steps, table.mean(0), color="#0b6e99", lw=2.2, label=label)
-    config = _title(runs[0])
-    axes.set_title(config, loc="left", fontsize=11)
+    metrics = [read_metrics(path) for path in runs]
+    tested = [[row for row in rows if "eval_return" in row] for rows in metrics]
+    sides = _sides(tested[0][0]) if tested[0] else []
+    if not tested[0]:  # trained on recordings of an environment that cannot be built here
+        _draw_loss(axes, metrics[0])
+    for name, color in zip(sides or [""], COLORS, strict=False):
+        if tested[0]:
+            _draw_side(axes, metrics, tested, name, color)
+    axes.set_title(_title(runs[0]), loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("episode return, mean over agents" if curves else "loss")
+    axes.set_ylabel("episode return, mean over agents" if tested[0] else "loss")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(file)
+
+
+def _sides(row: dict[str, Any]) -> list[str]:
+    """The sides whose returns an evaluation tells apart."""
+    names = [name.removeprefix("eval_return_") for name in row if name.startswith("eval_return_")]
+    return [name for name in names if name not in ("std", "per_agent")]
+
+
+def _draw_loss(axes: Any, rows: list[dict[str, Any]]) -> None:
+    name = next((name for name in rows[-1] if name.endswith("loss")), "")
+    points = [(row["step"], row[name]) for row in rows if name in row]
+    if points:
+        axes.plot(*np.array(points).T, color=COLORS[0], label=name)
+
+
+def _draw_side(axes: Any, metrics: Sequence[Any], tested: Sequence[Any], side: str, color: str) -> None:
+    """The curves of one side, or of all agents where `side` is empty."""
+    one, last = len(tested) == 1, f"_{side}" if side else ""
+    whose = f"{side}: " if side else ""
+    curves = [np.array([(row["step"], row[f"eval_return{last}"]) for row in rows]).T for rows in tested if rows]
+    if one:
+        train = [(row["step"], row[f"return{last}"]) for row in metrics[0] if row.get(f"return{last}") is not None]
+        if train:
+            axes.plot(*np.array(train).T, color=color if side else "#9aa5b1", lw=1.2, alpha=0.4 if side else 1,
+                      label=f"{whose}training (sampling)")  # fmt: skip
+        if not side:
+            stds, counts = np.array([(row["eval_return_std"], row["eval_episodes"]) for row in tested[0]]).T
+            error = 1.96 * stds / np.sqrt(counts)
+            axes.fill_between(curves[0][0], curves[0][1] - error, curves[0][1] + error, color=color, alpha=0.2, lw=0)
+        label = f"{whose}evaluation (greedy)" + ("" if side else ", 95% interval")
+        axes.plot(*curves[0], color=color, lw=2.0, label=label)
+        return
+    for steps, means in curves:
+        axes.plot(steps, means, color=color, lw=0.8, alpha=0.4)
+    length = min(len(steps) for steps, _ in curves)
+    table = np.array([means[:length] for _, means in curves])
+    axes.fill_between(curves[0][0][:length], *mean_interval(table), color=color, alpha=0.2, lw=0)
+    label = f"{whose}mean of {len(tested)} seeds with 95% interval, evaluation (greedy)"
+    axes.plot(curves[0][0][:length], table.mean(0), color=color, lw=2.2, label=label)
 
 
 def mean_interval(table: np.ndarray, draws: int = 2000) -> tuple[np.ndarray, np.ndarray]:

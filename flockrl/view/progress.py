@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich import progress as bars
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flockrl.training.config import RunConfig
     from flockrl.training.program import Program
 
+COLUMNS = ("first eval", "best eval", "final eval", "steps/s")
 QUIET = 30.0
 """Seconds after which a line is printed even without an evaluation."""
 
@@ -28,7 +30,8 @@ class Progress(Callback):
     ):
         self.console = console or Console()
         self.run, self.program, self.seeds, self.drawable = run, program, seeds, drawable
-        self.evals: dict[int, list[tuple[int, float]]] = {}
+        self.evals: dict[int, list[dict[str, float]]] = {}
+        """By seed, each evaluation's return by side; under "" where all agents play together."""
         self.bar = bars.Progress(
             bars.TextColumn("{task.completed:>11,.0f}/{task.total:,.0f} steps"),
             bars.BarColumn(bar_width=24),
@@ -65,22 +68,23 @@ class Progress(Callback):
         if self.seeds > 1 and moment.seed != self.run.options.seed:
             return
         row = moment.metrics
-        score = row.get("return")
+        tested, trained = _by_side(row, "eval_return"), _by_side(row, "return")
         fields: dict[str, Any] = {"speed": f"{row.get('steps_per_second', 0):,.0f}"}
-        if score is not None:
-            fields["score"] = f"{score:.2f}"
+        if trained:
+            fields["score"] = _told(trained, 0)
         self.bar.update(self.task, completed=moment.step, **fields)
-        if not self.console.is_terminal and ("eval_return" in row or time.monotonic() - self.said > QUIET):
-            tested = f"  eval {row['eval_return']:8.2f}" if "eval_return" in row else " " * 15
-            trained = "" if score is None else f"  return {score:8.2f}"
+        if not self.console.is_terminal and (tested or time.monotonic() - self.said > QUIET):
+            first = f"  eval {_told(tested, 8)}" if tested else " " * 15
+            then = f"  return {_told(trained, 8)}" if trained else ""
             speed = f"  {row['steps_per_second']:9,.0f} steps/s" if "steps_per_second" in row else ""
-            print(f"{moment.step:>11,}/{moment.steps:,} steps{tested}{trained}{speed}", flush=True)
+            print(f"{moment.step:>11,}/{moment.steps:,} steps{first}{then}{speed}", flush=True)
             self.said = time.monotonic()
 
     def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
-        self.evals.setdefault(moment.seed, []).append((moment.step, result.mean))
+        scores = _by_side(moment.metrics, "eval_return")
+        self.evals.setdefault(moment.seed, []).append(scores)
         if moment.seed == self.run.options.seed:
-            self.bar.update(self.task, test=f"{result.mean:.2f}")
+            self.bar.update(self.task, test=_told(scores, 0))
 
     def on_end(self, moment: Moment) -> None:
         self.bar.stop()
@@ -93,12 +97,26 @@ class Progress(Callback):
 
     def _table(self) -> Table:
         table = Table(title=f"{self.run.algorithm} on {self.run.env}", title_justify="left")
-        for name in ("seed", "steps", "first eval", "best eval", "final eval", "steps/s"):
+        sides = list(next(iter(self.evals.values()), [{"": 0.0}])[0])
+        for name in ("seed", "steps", *(["side"] if len(sides) > 1 else []), *COLUMNS):
             table.add_column(name, justify="right")
         for moment in self.finals:
-            scores = [score for _, score in self.evals.get(moment.seed, [])]
-            shown = [f"{x:.2f}" for x in (scores[0], max(scores), scores[-1])] if scores else ["-"] * 3
             speed = f"{moment.metrics.get('steps_per_second', 0):,.0f}"
-            table.add_row(str(moment.seed), f"{moment.step:,}", *shown, speed)
+            for side in sides:
+                scores = [scores[side] for scores in self.evals.get(moment.seed, [])]
+                shown = [f"{x:.2f}" for x in (scores[0], max(scores), scores[-1])] if scores else ["-"] * 3
+                table.add_row(str(moment.seed), f"{moment.step:,}", *([side] if len(sides) > 1 else []), *shown, speed)
         table.caption = "episode return, mean over agents; evaluation is greedy"
         return table
+
+
+def _by_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
+    """A figure of a log point by side, or under "" where all agents play together; {} where it is not there."""
+    known = ("std", "per_agent")
+    found = {name.removeprefix(f"{what}_"): x for name, x in row.items() if name.startswith(f"{what}_")}
+    sides = {name: x for name, x in found.items() if name not in known}
+    return sides or ({"": row[what]} if row.get(what) is not None else {})
+
+
+def _told(scores: Mapping[str, float], width: int) -> str:
+    return "  ".join(f"{side} {x:{width}.2f}" if side else f"{x:{width}.2f}" for side, x in scores.items())

@@ -69,11 +69,11 @@ class GymTeam(HostEnv):
         self.codec = Codec(name, self.names, named[0], named[1], options)
         self.stack = self.codec.stack()
         _, info = env.reset(seed=0)
-        self.masked = self.codec.masked or "action_mask" in info
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or 1000,
         )  # fmt: skip
+        self.masked = (self.codec.masked or "action_mask" in info) and self.spec.maskable
 
     def reset(self, seed: int) -> Observation:
         if self.stack is not None:

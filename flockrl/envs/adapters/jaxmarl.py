@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation, PyTree, Space
 from flockrl.envs.adapters.options import load, time_limit
 from flockrl.envs.adapters.spaces import kind
 
@@ -74,7 +74,7 @@ class JaxMARL:
             tuple(_action(env.action_space(a), name, a) for a in env.agents),
             max_steps=int(limit or 1000), state_size=state_size,
         )  # fmt: skip
-        self.shapes = [env.action_space(a).shape if not self.spec.discrete else () for a in env.agents]
+        self.shapes = [tuple(getattr(env.action_space(a), "shape", ())) for a in env.agents]
 
     def reset(self, key: Array) -> tuple[State, Observation]:
         seen, inner = self.env.reset(jax.random.key_data(key))
@@ -82,15 +82,21 @@ class JaxMARL:
         return state, self._see(seen, state)
 
     def step(self, key: Array, state: State, action: Array) -> tuple[State, Observation, Array, Array, Array]:
-        acts = {}
-        for i, (agent, space) in enumerate(zip(self.env.agents, self.spec.actions, strict=True)):
-            acts[agent] = action[i] if self.spec.discrete else action[i, : space.size].reshape(self.shapes[i])
+        acts = {agent: self._own(action, i) for i, agent in enumerate(self.env.agents)}
         seen, inner, rewards, dones, _ = self.env.step_env(jax.random.key_data(key), state.inner, acts)
         late = state.t + 1 >= self.spec.max_steps
         ended = jnp.stack([jnp.asarray(dones[agent], bool) for agent in self.env.agents]) | dones["__all__"]
         after = State(inner, state.t + 1, state.alive & ~ended)
         reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in self.env.agents])
         return after, self._see(seen, after), reward, ended & ~late, jnp.broadcast_to(late, ended.shape)
+
+    def _own(self, action: Array, i: int) -> Array:
+        """Agent i's part of actions [N] or [N, W], as the environment takes it."""
+        if self.spec.discrete:
+            return action[i]
+        space = self.spec.actions[i]
+        own = action[i, : space.width].reshape(self.shapes[i])
+        return own if isinstance(space, Box) else own.astype(jnp.int32)
 
     def _see(self, seen: Mapping[str, Array], state: State) -> Observation:
         size = self.spec.obs_size
@@ -99,7 +105,10 @@ class JaxMARL:
         avail = None
         if self.legal is not None:
             masks = self.legal(state.inner)
-            parts = [jnp.asarray(masks[agent], bool) for agent in self.env.agents]
+            parts = [
+                jnp.asarray(masks[agent], bool) if isinstance(space, Discrete) else jnp.ones(space.size, bool)
+                for agent, space in zip(self.env.agents, self.spec.actions, strict=True)
+            ]
             avail = jnp.stack([jnp.pad(part, (0, self.spec.action_size - part.size)) for part in parts])
             avail = avail | (~avail.any(-1, keepdims=True) & (np.arange(self.spec.action_size) == 0))  # the dead
         world = jnp.ravel(seen[WORLD]).astype(jnp.float32) if WORLD in seen else None
@@ -107,8 +116,8 @@ class JaxMARL:
 
 
 def _legal_actions(env: Any, inner: PyTree) -> Callable[[PyTree], Any] | None:
-    """The environment's function from a state to legal actions, where it has one."""
-    if not all(kind(env.action_space(agent)) == "Discrete" for agent in env.agents):
+    """The environment's function from a state to legal actions, where it has one. Discrete actions alone are masked."""
+    if not any(kind(env.action_space(agent)) == "Discrete" for agent in env.agents):
         return None
     for word in ("get_avail_actions", "get_legal_moves"):
         function = getattr(env, word, None)
@@ -123,8 +132,13 @@ def _action(space: Any, name: str, agent: str) -> Space:
     word = kind(space)
     if word == "Discrete":
         return Discrete(int(space.n))
+    if word == "MultiDiscrete":
+        sizes = space.num_categories if hasattr(space, "num_categories") else space.nvec
+        return MultiDiscrete(tuple(np.asarray(sizes).ravel().tolist()))
     if word == "Box":
         bounds = [np.broadcast_to(np.asarray(x, np.float32), space.shape).ravel() for x in (space.low, space.high)]
         low, high = (bound.tolist() for bound in bounds)
         return Box((int(np.prod(space.shape)),), tuple(low), tuple(high))
-    raise UsageError(f"{name}: agent {agent!r} has a {word} action space, and only Discrete and Box work here.")
+    raise UsageError(
+        f"{name}: agent {agent!r} has a {word} action space, and only Discrete, MultiDiscrete and Box work here."
+    )

@@ -2,7 +2,8 @@
 
 In a parallel environment all living agents act at once. In a turn-based one a step is one agent's move. Those who
 wait see the game as it stands, have the single legal action 0, which nobody looks at, and get their rewards when they
-arise: waiting is a step without a choice. So learners need to know nothing about turns.
+arise: waiting is a step without a choice. So learners need to know nothing about turns. Real actions cannot be
+masked; those of agents that wait are ignored too.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ class _Named(HostEnv):
         self.codec = Codec(name, [str(a) for a in agents], _text(seen), _text(acts), options)
         self.stack = self.codec.stack()
         self.agents = {str(agent): agent for agent in agents}
-        self.masked = self.codec.masked
         self.has_state = False
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or self.default_steps,
         )  # fmt: skip
+        self.masked = self.codec.masked and self.spec.maskable
 
     def _with_state(self, seen: Observation) -> None:
         """Use env.state() as the global state, unless it says what the observations say anyway."""
@@ -111,7 +112,8 @@ class ParallelTeam(_Named):
         super().__init__(env, name, options)
         self._step = _converted(env) or env.step
         observations, infos = self._reset(0)
-        self.masked |= any("action_mask" in info for info in infos.values() if isinstance(info, Mapping))
+        told = any("action_mask" in info for info in infos.values() if isinstance(info, Mapping))
+        self.masked |= told and self.spec.maskable
         self._with_state(self._see(observations, infos))
 
     def _reset(self, seed: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -154,7 +156,7 @@ class TurnTeam(_Named):
 
     def __init__(self, env: Any, name: str, options: Options):
         super().__init__(env, name, options)
-        self.masked = self.spec.discrete
+        self.masked = self.spec.maskable
         self._with_state(self.reset(0))
 
     def reset(self, seed: int) -> Observation:
@@ -186,15 +188,13 @@ class TurnTeam(_Named):
         return Observation(self._obs(observations), avail, self._state(), self._alive())
 
     def _turn(self, avail: Any) -> Any:
-        """Legal actions of the agent whose turn it is, and the single action 0 for the others."""
+        """The mask of the agent whose turn it is, and that of waiting for the others. avail: [N, A] or None."""
         if avail is None:
             return None
         waiting = np.ones(len(avail), bool)
         if self.env.agents:
             waiting[self.codec.index[str(self.env.agent_selection)]] = False
-        avail[waiting] = False
-        avail[waiting, 0] = True
-        return avail
+        return np.where(waiting[:, None], self.codec.waiting, avail)
 
 
 def _converted(env: Any) -> Any:

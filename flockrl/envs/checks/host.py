@@ -15,6 +15,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec, Observation
+from flockrl.envs.checks.masks import unusable
 from flockrl.envs.host.env import Form, Host, HostEnv, random_action
 
 STEPS = 100
@@ -118,8 +119,9 @@ def _observation(word: str, form: Form, seen: Observation) -> Iterator[str]:
         if not np.isfinite(seen.obs[i]).all():
             k = int(np.flatnonzero(~np.isfinite(seen.obs[i]))[0])
             yield f"agent {agent!r}: obs[{k}] after {word} is {seen.obs[i, k]:g}, but expected a finite number."
-        if seen.avail is not None and alive[i] and not seen.avail[i, : spec.actions[i].size].any():
-            yield f"agent {agent!r}: after {word} it has no legal action, but expected at least one."
+    if seen.avail is not None:
+        for (i,), text in unusable(spec, np.asarray(seen.avail), np.asarray(alive)):
+            yield f"agent {spec.agents[i]!r}: after {word} it has {text}."
     if word == "reset" and not alive.any():
         yield "no agent is alive after reset."
     if seen.state is not None and not np.isfinite(seen.state).all():

@@ -77,7 +77,7 @@ class HostBatch:
     def step(self, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray, where: Any = None) -> StepResult:
         """One step of all teams, or of those in `where` [B]; the others' part of the result is old.
 
-        action: [B, N] or [B, N, A]. draws: [B, 2] chance of the step. seeds: [B, 2] episodes that begin where one ends.
+        action: [B, N] or [B, N, W]. draws: [B, 2] chance of the step. seeds: [B, 2] episodes that begin where one ends.
         """
         which = self._all if where is None else np.flatnonzero(where)
         self.finish(self.begin(which, action[which], draws[which], seeds[which]))

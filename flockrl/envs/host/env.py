@@ -29,6 +29,7 @@ import numpy as np
 
 from flockrl.core.actions import action_bounds
 from flockrl.core.types import EnvSpec, Observation
+from flockrl.data.choices import choices
 
 HISTORY_BYTES = 2**20
 """A team's running episode is remembered, to be played again after a crash or a resume, unless it takes more."""
@@ -56,7 +57,7 @@ class HostEnv(ABC):
 
     @abstractmethod
     def step(self, action: np.ndarray, seed: int) -> TeamStep:
-        """action: [N] int32, or [N, A] float32 within its bounds."""
+        """action: [N] int32 where all agents are Discrete, else [N, W] float32 within its bounds."""
 
     def render(self) -> np.ndarray | None:
         """What it looks like now, [H, W, 3] uint8, or None when it cannot be drawn."""
@@ -117,7 +118,7 @@ class Form:
         return self.spec.max_steps if step * self.spec.max_steps <= HISTORY_BYTES else 0
 
     def clip(self, action: np.ndarray) -> np.ndarray:
-        """Continuous actions [N, A] within their bounds; discrete ones pass through."""
+        """Actions that are rows of numbers [N, W], within their bounds; discrete ones [N] pass through."""
         return action if self.spec.discrete else np.clip(action, *action_bounds(self.spec))
 
     def observation(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -293,13 +294,20 @@ COMMANDS: dict[int, Callable[[Slots, int, HostEnv], None]] = {RESET: _reset, STE
 
 
 def random_action(form: Form, seen: Observation, rng: np.random.Generator) -> np.ndarray:
-    """Any legal action of every agent of one team, [N] or [N, A]."""
+    """Any legal action of every agent of one team, [N] or [N, W]."""
     spec = form.spec
-    if not spec.discrete:
-        low, high = action_bounds(spec)
-        low, high = np.maximum(low, -1e3), np.minimum(high, 1e3)
-        return rng.uniform(low, high).astype(np.float32)
     legal = spec.own_actions
     if seen.avail is not None:
         legal = legal & np.asarray(seen.avail)
-    return np.where(legal, rng.random(legal.shape), -1.0).argmax(-1).astype(np.int32)
+    if spec.discrete:
+        return _random_option(legal, rng).astype(np.int32)
+    low, high = action_bounds(spec)
+    action = rng.uniform(np.maximum(low, -1e3), np.minimum(high, 1e3)).astype(np.float32)
+    for choice in choices(spec.actions):
+        action[choice.agent, choice.entry] = _random_option(legal[choice.agent, choice.start : choice.stop], rng)
+    return action
+
+
+def _random_option(legal: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[...] the number of a random legal option, 0 where none is legal. legal: [..., A] bool."""
+    return np.where(legal, rng.random(legal.shape), -1.0).argmax(-1)

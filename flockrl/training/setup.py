@@ -1,0 +1,94 @@
+"""From what a user gives to a config and a title, for runs and for trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flockrl.algos.assembly import Side, Sides
+from flockrl.algos.presets import make_config
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import Box, Discrete, EnvSpec
+from flockrl.training.players import RANDOM, make_sides, split_sides
+
+
+def configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], spec: EnvSpec) -> tuple[str, Any]:
+    """What the run is called, and its config: an algorithm's, or a `Sides`.
+
+    algorithm: a name, SIDE=PLAYER,... or a dict of players by side; settings: the algorithm's, or those of sides.
+    """
+    players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
+    if not players:
+        return str(algorithm), make_config(str(algorithm), settings)
+    sides = make_sides(players, settings, spec)
+    return title(sides), sides
+
+
+def title(sides: Sides) -> str:
+    """`adversary=maddpg,agent=runs/prey`: who plays for each side, as the command line takes it."""
+
+    def word(side: Side) -> str:
+        return side.algorithm if side.kind == "learner" else side.source or RANDOM
+
+    return ",".join(f"{name}={word(side)}" for name, side in sides.players.items())
+
+
+def configure_trainer(
+    algorithm: str | Mapping[str, Any], spec: EnvSpec, hyperparams: Any, kernel: Any, buffer_size: int | None, envs: int
+) -> tuple[str, Any]:
+    """A trainer's title and config, whose learning rates stay constant by default.
+
+    hyperparams: settings by name, by side where there are several learners, or a whole config. buffer_size: transitions
+    that a replay holds, or for on-policy learners the steps of one update.
+    """
+    if isinstance(hyperparams, Sides):
+        return title(hyperparams), hyperparams
+    if not isinstance(hyperparams, Mapping):
+        return str(algorithm), hyperparams
+    given: dict[str, Any] = {"lr_schedule": "constant"}
+    if kernel is not None:
+        given["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
+    players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
+    if not players:
+        return str(algorithm), _sized(str(algorithm), {**given, **hyperparams}, buffer_size, envs)
+    if buffer_size is not None:
+        raise UsageError("Each side has a buffer of its own: set buffer_size or rollout_steps in its hyperparams.")
+    learners = make_sides(players, hyperparams, spec).learners
+    settings = {name: {**given, **hyperparams.get(name, {})} for name in learners}
+    return configure(players, settings, spec)
+
+
+def _sized(algorithm: str, settings: dict[str, Any], buffer_size: int | None, envs: int) -> Any:
+    config = make_config(algorithm, settings)
+    if buffer_size is None:
+        return config
+    if hasattr(config, "buffer_size"):
+        return make_config(algorithm, {**settings, "buffer_size": buffer_size})
+    if buffer_size % envs:
+        raise UsageError(f"buffer_size ({buffer_size}) must be a multiple of envs ({envs}).")
+    return make_config(algorithm, {**settings, "rollout_steps": buffer_size // envs})
+
+
+def describe_team(
+    obs_dim: int | Sequence[int] | None,
+    act_dim: int | Sequence[int] | None,
+    agents: int | Sequence[str],
+    continuous: float | None,
+    max_steps: int,
+    state_dim: int,
+) -> EnvSpec:
+    """The spec of a team that is described by sizes, see `Trainer`."""
+    if obs_dim is None or act_dim is None:
+        raise UsageError("A trainer needs to know its team: give obs_dim and act_dim, or spec.")
+    names = tuple(f"agent_{i}" for i in range(agents)) if isinstance(agents, int) else tuple(agents)
+    sizes, widths = (
+        (x,) * len(names) if isinstance(x, int) else tuple(x) for x in (obs_dim, act_dim)
+    )  # one for each agent
+    if not names or len(sizes) != len(names) or len(widths) != len(names) or min(*sizes, *widths, max_steps) < 1:
+        raise UsageError(
+            f"obs_dim and act_dim must be positive numbers, one for all or one for each of {len(names)} agents."
+        )
+    spaces: tuple[Any, ...] = tuple(
+        Discrete(n) if continuous is None else Box((n,), -float(continuous), float(continuous)) for n in widths
+    )
+    return EnvSpec("own", names, tuple(Box((n,)) for n in sizes), spaces, max_steps, state_size=state_dim)
