@@ -11,9 +11,8 @@ Q_tot is made of the agents' own values by the mixer; without one (IQL) every ag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,10 +22,10 @@ import optax
 
 from flockrl.algos.exploration import level, random_action
 from flockrl.algos.family import Family
-from flockrl.algos.parts import joint, mean, own_key, require, require_discrete
-from flockrl.algos.replay_learner import STRETCH, Learned, ReplayConfig, ReplayLearner, ReplayState
+from flockrl.algos.parts import joint, mean, own_key, require_discrete
+from flockrl.algos.q_config import QConfig
+from flockrl.algos.replay_learner import Learned, ReplayLearner, ReplayState
 from flockrl.algos.returns import lambda_returns, n_step_returns
-from flockrl.core.errors import UsageError
 from flockrl.core.groups import merge, take
 from flockrl.core.random import Source, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
@@ -34,92 +33,6 @@ from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Constraint, Dueling, Joint, Looking, Monotonic, Sum, Weighted, total
 from flockrl.policies.network import TeamNetwork, one_step, unroll
 from flockrl.replay.ring import Replay, stretch, typical
-
-Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
-MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
-    "team_reward": ("mean", ("sum", "monotonic", "qplex", "weighted", "qtran")),
-    "mixer_size": (32, ("monotonic", "weighted")),
-    "hyper_size": (64, ("monotonic", "weighted", "qplex")),
-    "weighting": ("optimistic", ("weighted",)),
-    "low_weight": (0.1, ("weighted",)),
-    "opt_weight": (1.0, ("qtran",)),
-    "nopt_weight": (1.0, ("qtran",)),
-}
-"""Setting -> its default and the mixers that have it."""
-
-
-@dataclass(frozen=True)
-class QConfig(ReplayConfig):
-    """Settings of the Q-learning family."""
-
-    lr: float = 2e-3
-    """Adam's learning rate."""
-    mixer: Mixer = "none"
-    """How the team's value is made of the agents': none (IQL), sum (VDN), monotonic (QMIX), qplex, weighted, qtran."""
-    team_reward: Literal["mean", "sum"] | None = None
-    """How the team's reward is made of its agents'; by default their mean. Needs a mixer."""
-    double_q: bool = True
-    """Let the online network choose the action that the target network values."""
-    dueling: bool = False
-    """Give every network a value and advantages as outputs."""
-    sequence: int | None = None
-    """Steps in a row that a sample learns from; by default 1, or 25 with memory or td_lambda."""
-    td_lambda: float = 0.0
-    """Lambda of the returns along the sequence; 0 for n-step returns."""
-    target_every: int = 1
-    """Gradient steps between moves of the target networks; a hard copy is tau 1 every few hundred."""
-    explore_start: float = 1.0
-    """Probability of a random action at first."""
-    explore_end: float = 0.05
-    """Probability of a random action at the end of the schedule."""
-    explore_part: float = 0.2
-    """Part of the run over which it falls."""
-    conservative: float = 0.0
-    """How hard values of actions that the data does not show are pushed down (CQL); 0 where agents act themselves."""
-    mixer_size: int | None = None
-    """Width of the monotonic mixer; by default 32."""
-    hyper_size: int | None = None
-    """Width of the networks that make the mixer's weights; by default 64."""
-    weighting: Literal["optimistic", "central"] | None = None
-    """Which samples weigh fully in weighted QMIX: those underestimated (default), or those of best joint actions."""
-    low_weight: float | None = None
-    """Weight of the other samples in weighted QMIX; by default 0.1."""
-    opt_weight: float | None = None
-    """Weight of QTRAN's condition at the best joint action; by default 1."""
-    nopt_weight: float | None = None
-    """Weight of QTRAN's condition elsewhere; by default 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self,
-            td_lambda=0 <= self.td_lambda <= 1,
-            target_every=self.target_every > 0,
-            explore_start=0 <= self.explore_start <= 1,
-            explore_end=0 <= self.explore_end <= 1,
-            explore_part=self.explore_part > 0,
-            conservative=self.conservative >= 0,
-            mixer_size=self.mixer_size is None or self.mixer_size > 0,
-            hyper_size=self.hyper_size is None or self.hyper_size > 0,
-            low_weight=self.low_weight is None or 0 <= self.low_weight <= 1,
-            opt_weight=self.opt_weight is None or self.opt_weight >= 0,
-            nopt_weight=self.nopt_weight is None or self.nopt_weight >= 0,
-        )
-        for name, (_, owners) in MIXER_SETTINGS.items():
-            if getattr(self, name) is not None and self.mixer not in owners:
-                raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")
-        if self.td_lambda and self.n_step > 1:
-            raise UsageError("td_lambda and n_step are two ways to look ahead: set only one of them.")
-
-    @property
-    def steps(self) -> int:
-        """Steps in a row that a sample learns from."""
-        return self.sequence or (STRETCH if self.memory == "gru" or self.td_lambda else 1)
-
-    def of_mixer(self, name: str) -> Any:
-        """A setting of the mixer, or its default."""
-        value = getattr(self, name)
-        return MIXER_SETTINGS[name][0] if value is None else value
 
 
 class Columns(NamedTuple):

@@ -13,6 +13,7 @@ flockrl trains teams of agents.
 
   flockrl list [algorithms|envs]          what there is
   flockrl train ALGORITHM ENV [options]   train a team, e.g. flockrl train mappo mpe/simple_spread
+  flockrl train SIDE=PLAYER,... ENV       one player per side, e.g. adversary=maddpg,agent=runs/prey
   flockrl resume RUN                      continue an interrupted run, exactly
   flockrl eval RUN [options]              play whole episodes with a trained team
   flockrl export RUN --out DIR            write a trained team as ONNX or TorchScript

@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
+from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 from flockrl.training.compilation import cache_programs
 
@@ -80,7 +81,7 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     for player in players.values():
         make_config(player, {})  # an unknown algorithm is reported before anything else
     options, saved = _saved(words, read_settings)
-    configs = {key: make_config(player, saved.get(key, {}) if sides else saved) for key, player in players.items()}
+    configs = {key: make_config(player, _own(saved, key) if sides else saved) for key, player in players.items()}
     omit: Any = tyro.conf.OmitArgPrefixes
     fields: list[Any] = [
         ("run", omit[TrainFlags]),
@@ -93,7 +94,15 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     about = f"Train a team with {name}: {preset(name).summary}." if "=" not in name else f"Train {name}."
     given = parse(flags, words, f"flockrl train {name}", about, prefixes=True)
     chosen = {key: vars(getattr(given, key)) for key in configs}
-    return given, chosen if sides or "=" in name else chosen[name]
+    return given, {**saved, **chosen} if "=" in name else chosen[name]
+
+
+def _own(saved: dict[str, Any], side: str) -> dict[str, Any]:
+    """Settings of one side from a file that has them under its name."""
+    own = saved.get(side, {})
+    if not isinstance(own, dict):
+        raise UsageError(f"Settings of the side {side} must be given by name, not as {own!r}.")
+    return own
 
 
 def _join_data(words: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ def load(name: str, what: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise UsageError(f"Write a {what} as package.module:name, not {name!r}.")
+        raise UsageError(f"There is no {what} {name!r}: write it as package.module:name.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()

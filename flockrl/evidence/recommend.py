@@ -96,7 +96,7 @@ def describe(facts: Facts) -> list[str]:
     seen = " to ".join(str(size) for size in dict.fromkeys((views[0], views[-1])))
     lines = [
         f"{facts.agents} agent{'s' * (facts.agents > 1)} of {kinds} kind{'s' * (kinds > 1)} in {facts.sides} "
-        f"side{'s' * (facts.sides > 1)}, episodes of at most {spec.max_steps:,} steps",
+        f"side{'s' * (facts.sides > 1)}{_named(facts)}, episodes of at most {spec.max_steps:,} steps",
         f"{'discrete actions' if spec.discrete else 'continuous actions, dimensions'}: {sizes}; observations: {seen} "
         f"numbers each; a central critic reads {spec.central_size:,}",
     ]
@@ -105,11 +105,16 @@ def describe(facts: Facts) -> list[str]:
     return [*lines, _rewards(facts), _views(facts)]
 
 
+def _named(facts: Facts) -> str:
+    """The names of the sides, where agents oppose each other."""
+    return f" ({', '.join(facts.spec.parties)})" if facts.sides > 1 else ""
+
+
 def _rewards(facts: Facts) -> str:
     if facts.agents == 1:
         kind = "rewards of a single agent"
     elif facts.sides > 1:
-        kind = "teams against each other" + (", zero-sum" if facts.zero_sum else "")
+        kind = "sides against each other" + (", zero-sum" if facts.zero_sum else "")
     else:
         kind = "one side with " + ("a common reward" if facts.common else "individual rewards")
     return f"{kind}; {facts.paid:.0%} of random steps had a reward other than 0"
@@ -216,7 +221,7 @@ def _q(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
             return FITS, "discrete actions and one agent: replay makes it sample-efficient"
         return FITS, "each agent learns the value of its own actions from its own reward"
     if facts.sides > 1:
-        return POSSIBLE, f"one mixer for each of {facts.sides} teams, whose opponents change while it learns"
+        return POSSIBLE, f"one mixer for each of {facts.sides} sides, whose opponents change while it learns"
     if facts.common is False:
         return POSSIBLE, "learns one joint value: individual rewards are averaged and their differences lost"
     return {
@@ -246,6 +251,9 @@ def hints(facts: Facts) -> list[str]:
         )
     if facts.paid is not None and facts.paid < 0.05:
         found.append("Rewards are rare: explore longer (--entropy, --explore-part) and train for more steps.")
+    if facts.sides > 1:
+        sides = ",".join(f"{name}=ALGORITHM" for name in facts.spec.parties)
+        found.append(f"Each side can have a learner, a frozen policy or a script: flockrl train {sides} ENV.")
     if len(set(facts.spec.groups)) > 1:
         found.append("Agents of different kinds share no parameters by default (--share groups).")
     return found

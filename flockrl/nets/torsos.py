@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.core.code import load
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array
 
@@ -106,11 +106,7 @@ def call_own_torso(torso: nn.Module, name: str, x: Array, ids: int) -> Array:
 
 def load_kernel(name: str) -> type[nn.Module]:
     """The flax module called package.module:Class."""
-    module, _, attribute = name.partition(":")
-    try:
-        kernel = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"There is no kernel {name!r} (package.module:Class): {error}.") from error
+    kernel = load(name, "kernel")
     if not (isinstance(kernel, type) and issubclass(kernel, nn.Module)):
         raise UsageError(f"The kernel {name} must be a class derived from flax.linen.Module.")
     return kernel

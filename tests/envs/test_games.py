@@ -81,11 +81,11 @@ def test_observation_is_one_unless_history_is_asked_for():
 
 
 def test_teams_follow_the_payoff():
-    assert make("games/climbing").spec.teams == (0, 0)
+    assert make("games/climbing").spec.sides == ("team", "team")
     assert make("games/climbing").spec.groups == (0, 0)
-    assert make("games/matching_pennies").spec.teams == (0, 1)
+    assert make("games/matching_pennies").spec.sides == ("agent_0", "agent_1")
     assert make("games/matching_pennies").spec.groups == (0, 1)
-    assert MatrixGame(np.ones((3, 3, 2))).spec.teams == (0, 0), "equal payoffs make a team, whatever the shape"
+    assert MatrixGame(np.ones((3, 3, 2))).spec.sides == ("team", "team"), "equal payoffs: one side, whatever the shape"
 
 
 def test_unlike_numbers_of_actions():

@@ -516,16 +516,16 @@ def test_impossible_settings_are_refused(name: str, setting: str, value: Any, bo
     assert "\n" not in message
 
 
-def test_opponents_are_in_different_teams() -> None:
-    teams = {name: particles(name).spec.teams for name in VERSIONS}
+def test_opponents_are_on_different_sides() -> None:
+    sides = {name: particles(name).spec.sides for name in VERSIONS}
     rivals = {
-        "simple_adversary": (0, 1, 1),
-        "simple_crypto": (0, 1, 1),
-        "simple_push": (0, 1),
-        "simple_tag": (0, 0, 0, 1),
-        "simple_world_comm": (0, 0, 0, 0, 1, 1),
+        "simple_adversary": ("adversary", "agent", "agent"),
+        "simple_crypto": ("adversary", "agent", "agent"),
+        "simple_push": ("adversary", "agent"),
+        "simple_tag": ("adversary",) * 3 + ("agent",),
+        "simple_world_comm": ("adversary",) * 4 + ("agent",) * 2,
     }
-    assert {name: team for name, team in teams.items() if any(team)} == rivals
+    assert {name: own for name, own in sides.items() if len(set(own)) > 1} == rivals
 
 
 @pytest.mark.parametrize(("name", "continuous"), [(name, mode) for name in VERSIONS for mode in (DISCRETE, CONTINUOUS)])

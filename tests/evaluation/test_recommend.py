@@ -16,9 +16,9 @@ def by_name(facts):
     return found
 
 
-def spec(n=3, actions=None, teams=(), steps=25):
+def spec(n=3, actions=None, sides=(), steps=25):
     return EnvSpec("x/y", tuple(f"a_{i}" for i in range(n)), (Box((4,)),) * n, (actions or Discrete(3),) * n, steps,
-                   teams=teams)  # fmt: skip
+                   sides=sides)  # fmt: skip
 
 
 def test_a_team_game_with_a_common_reward():
@@ -37,8 +37,8 @@ def test_opponents():
     facts = look(make("games/matching_pennies"))
     assert facts.zero_sum
     assert facts.sides == 2
-    assert "teams against each other, zero-sum" in " ".join(describe(facts))
-    assert "each of 2 teams" in by_name(facts)["qmix"].reason
+    assert "sides against each other, zero-sum" in " ".join(describe(facts))
+    assert "each of 2 sides" in by_name(facts)["qmix"].reason
 
 
 def test_individual_rewards_rare_ones_and_unlike_agents():
