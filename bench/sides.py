@@ -3,8 +3,8 @@
 python bench/sides.py
 
 On simple_tag with 16 environments, ippo hunters learn against a frozen ippo prey. Prints steps per second of the whole
-run, of rollouts in which both sides act, of the hunters' updates alone, and the ratio of the time that the two parts take
-to the time that the run takes; and the same run with both sides learning.
+run, of rollouts in which both sides act, of the updates of the hunters alone, and the ratio of
+the time that the two parts take to the time of the run; and the speed of the same run with both sides learning.
 """
 
 from __future__ import annotations

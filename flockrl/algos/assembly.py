@@ -169,7 +169,9 @@ def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Playe
         if side.of not in side.config.players:
             raise UsageError(f"{side.source} has no side {side.of!r}.{nearest(side.of, side.config.players)}")
         own = side.config.players[side.of]
-        origin = _player(whole, side.of, own, 1, envs, 1) if own.kind != "learner" else _origin(whole, side, envs)
+        if own.kind != "learner":  # it did not learn there either
+            return _player(whole, side.of, own, 1, envs, 1)
+        origin = _origin(whole, side, envs)
         return Player(part, frozen(origin.algorithm, _params_of(origin.algorithm), _samples(own)), learns=False)
     policy = _learner(side.algorithm, whole, side.config, envs, 1)
     return Player(part, frozen(policy, _params_of(policy), _samples(side)), learns=False, for_all=True)
@@ -177,7 +179,7 @@ def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Playe
 
 def _samples(side: Side) -> bool:
     """Whether a policy is stochastic, so that it draws its actions while others explore."""
-    return bool(side.algorithm) and family(side.algorithm).logp
+    return family(side.algorithm).logp
 
 
 def _origin(whole: EnvSpec, side: Side, envs: int) -> Player:

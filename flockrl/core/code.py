@@ -24,7 +24,9 @@ def load(name: str, what: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise UsageError(f"There is no {what} {name!r}: {error}.") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        why = f"there is no module {error.name!r} to import" if missing else str(error)
+        raise UsageError(f"There is no {what} {name!r}: {why}.") from error
     if not hasattr(found, attribute):
         raise UsageError(f"There is no {what} {name!r}: the module {module} has no {attribute!r}.")
     return getattr(found, attribute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from flockrl.portable import windows  # noqa: F401 - importing the rules of all 
 from flockrl.portable.graph import Graph, Shape, Value, ordered
 from flockrl.portable.lower import lower, stored
 from flockrl.portable.narrow import narrow
+
+JOINS = 4
+"""How many joins of agents after one another a choice of agents can be moved past: policies have two or three."""
 
 
 class Portable(NamedTuple):
@@ -77,9 +81,10 @@ def trace(
     columns = _columns(spec.num_agents, tape.asked, live)
     noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
     values = lower(function, shapes, graph, [*inputs, *others, *numbers, *parameters])
-    if acting.rest:
-        values = _narrowed(graph, values)
-    outputs = {name: acting.own(graph, x, name) for name, x in zip(names, values, strict=True)}
+    results = [acting.own(graph, x, name) for name, x in zip(names, values, strict=True)]
+    outputs = dict(zip(names, _narrowed(graph, results) if acting.rest else results, strict=True))
+    for x in outputs.values():
+        x.shape = tuple(map(int, x.shape))  # JAX writes some sizes as numbers of NumPy, which ONNX and JSON do not take
     kept = acting.needed(inputs, others, outputs)
     inputs, outputs, memory = acting.pick(inputs, outputs, kept)
     return Portable(acting.spec, [*inputs, *noise], outputs, parameters, columns, memory)
@@ -87,15 +92,31 @@ def trace(
 
 def _narrowed(graph: Graph, outputs: Sequence[Value]) -> list[Value]:
     """The same values where entries of an axis are chosen as early as possible, so that nothing else is computed."""
-    new: dict[int, Value] = {}
-    for x in ordered(outputs):
-        args = [new[id(arg)] for arg in x.args]
-        chosen = _chosen(x)
-        if chosen is not None and args[0].shape[chosen[0]] > 1:
-            new[id(x)] = narrow(graph, args[0], *chosen)
-        else:
-            new[id(x)] = graph.emit(x.op, args, x.shape, x.dtype, **x.attrs) if args else x
-    return [new[id(x)] for x in outputs]
+    outputs = list(outputs)
+    for _ in range(JOINS):
+        new: dict[int, Value] = {}
+        for x in ordered(outputs):
+            args = [new[id(arg)] for arg in x.args]
+            chosen = _chosen(x)
+            if chosen is not None and args[0].shape[chosen[0]] > 1:
+                new[id(x)] = _choose(graph, args[0], *chosen)
+            else:
+                new[id(x)] = graph.emit(x.op, args, x.shape, x.dtype, **x.attrs) if args else x
+        outputs = [new[id(x)] for x in outputs]
+    return outputs
+
+
+def _choose(graph: Graph, x: Value, axis: int, places: Sequence[int]) -> Value:
+    """The entries `places` of an axis; of parts that are joined along it, only those that have some of them."""
+    if x.op != "Concat" or x.attrs["axis"] != axis:
+        return narrow(graph, x, axis, places)
+    sizes = [part.shape[axis] for part in x.args]
+    owner, begin = np.repeat(np.arange(len(sizes)), sizes), np.cumsum([0, *sizes])
+    parts = [
+        narrow(graph, x.args[i], axis, [place - int(begin[i]) for place in run])
+        for i, run in itertools.groupby(places, lambda place: int(owner[place]))
+    ]
+    return graph.concat(parts, axis)
 
 
 def _chosen(x: Value) -> tuple[int, Sequence[int]] | None:

@@ -58,6 +58,8 @@ def _side(name: str, player: Any, settings: Mapping[str, Any], spec: EnvSpec) ->
     if isinstance(player, Run):
         return _frozen(name, player, "", spec)
     if callable(player):
+        if not hasattr(player, "__qualname__"):
+            raise UsageError(f"{name}: write the script as a function (def), so that its name can be kept.")
         return Side("script", source=f"{player.__module__}:{player.__qualname__}", given=player)
     if not isinstance(player, str):
         raise UsageError(f"{name} is played by an algorithm, a run, a function or {RANDOM!r}, not by {player!r}.")
@@ -154,7 +156,10 @@ def _opened(player: Any) -> Any:
 def opponents(words: str) -> list[dict[str, str]]:
     """`agent=runs/prey` as one dict of players for each seed of each run that is named."""
     found: list[dict[str, str]] = [{}]
-    for side, player in split_sides(words).items():
+    players = split_sides(words)
+    if not players:
+        raise UsageError(f"Write opponents as SIDE=PLAYER, separated by commas, not {words!r}.")
+    for side, player in players.items():
         seeds = [str(path) for path in find_runs(player)] if Path(player).is_dir() else [player]
         found = [{**chosen, side: seed} for chosen in found for seed in seeds]
     return found

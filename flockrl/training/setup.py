@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flockrl.algos.assembly import Side, Sides
-from flockrl.algos.presets import make_config
+from flockrl.algos.presets import family, make_config
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.training.players import RANDOM, make_sides, split_sides
@@ -45,17 +46,26 @@ def configure_trainer(
         return title(hyperparams), hyperparams
     if not isinstance(hyperparams, Mapping):
         return str(algorithm), hyperparams
-    given: dict[str, Any] = {"lr_schedule": "constant"}
+    given: dict[str, Any] = {}
     if kernel is not None:
         given["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
     players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
     if not players:
-        return str(algorithm), _sized(str(algorithm), {**given, **hyperparams}, buffer_size, envs)
+        name = str(algorithm)
+        return name, _sized(name, {**_steady(name), **given, **hyperparams}, buffer_size, envs)
     if buffer_size is not None:
         raise UsageError("Each side has a buffer of its own: set buffer_size or rollout_steps in its hyperparams.")
     learners = make_sides(players, hyperparams, spec).learners
-    settings = {name: {**given, **hyperparams.get(name, {})} for name in learners}
+    settings = {
+        name: {**_steady(side.algorithm), **given, **hyperparams.get(name, {})} for name, side in learners.items()
+    }
     return configure(players, settings, spec)
+
+
+def _steady(algorithm: str) -> dict[str, Any]:
+    """A learning rate that stays constant, where the algorithm has a schedule for it."""
+    names = {field.name for field in dataclasses.fields(family(algorithm).config)}
+    return {"lr_schedule": "constant"} if "lr_schedule" in names else {}
 
 
 def _sized(algorithm: str, settings: dict[str, Any], buffer_size: int | None, envs: int) -> Any:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flockrl.core.code import load
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import parse_settings
 from flockrl.core.types import EnvSpec
@@ -61,7 +59,7 @@ class Recipe:
 
             return pettingzoo.raw(self.name, settings, draw)
         if self.suite == "python":
-            return factory(self.name)(**settings)
+            return load(self.name, "environment")(**settings)
         if self.suite == "object":
             return self.thing(**settings) if callable(self.thing) else copy.deepcopy(self.thing)
         from flockrl.envs.adapters import gymnasium
@@ -75,6 +73,8 @@ def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
     short, _, text = rest.partition(":")
     if suite == "python":
         attribute, _, text = text.partition(",")
+        if not attribute:
+            raise UsageError(f"Write python/package.module:factory, not python/{rest}.")
         short = f"{short}:{attribute}"
     given = {**parse_settings(text), **settings}
     if suite == "jaxmarl":
@@ -129,20 +129,3 @@ def wrap(env: Any, name: str, options: Options) -> HostEnv:
     raise UsageError(
         f"{name}: a {type(env).__name__} is no environment, but expected one of PettingZoo's, Gymnasium's or flockrl's."
     )
-
-
-def factory(name: str) -> Any:
-    """`package.module:attribute` -> what is there. Modules beside the working directory are found too."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise UsageError(f"Write python/package.module:factory, not python/{name}.")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    importlib.invalidate_caches()
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"python/{name}: there is no module {error.name!r} to import.") from error
-    if not hasattr(found, attribute):
-        raise UsageError(f"python/{name}: the module {module} has no {attribute!r}.")
-    return getattr(found, attribute)
