@@ -50,6 +50,12 @@ class Record:
         return float(self.evals[-1]["eval_return"])
 
     @property
+    def sides(self) -> list[str]:
+        """The sides whose returns are told apart; none where all agents play together."""
+        names = [name.removeprefix("eval_return_") for name in self.evals[-1] if name.startswith("eval_return_")]
+        return [name for name in names if name not in ("std", "per_agent")]
+
+    @property
     def converged_at(self) -> float | None:
         return converged_at(self.steps, self.scores)
 
@@ -92,7 +98,7 @@ def _read(path: Path) -> Record:
         saved = json.loads((path / CONFIG).read_text())
         result = json.loads((path / RESULT).read_text())
         evals = [row for row in read_metrics(path) if "eval_return" in row]
-        plain = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "seed", "versions", "config")}
+        plain = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "seed", "versions", "config", "sides")}
         name = saved["algorithm"]
         settings = {**plain, **saved["config"]}
         record = Record(

@@ -54,6 +54,7 @@ def page(
         f'<p class="caution">{escape(caution)}</p>' if caution else "",
         sections.answers(found),
         _section("Final scores", sections.scores(found)),
+        _section("Returns per side", sections.sides(found)),
         _section("Learning curves", sections.curves(found, styles)),
         _section("Over all environments", sections.across(scores, scales, curves, styles)) if len(scores) > 1 else "",
         _section("Team metrics", sections.team(found)),

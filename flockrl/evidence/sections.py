@@ -25,7 +25,12 @@ def answers(found: Sequence[Line]) -> str:
     """The result at a glance: which algorithm leads on each environment, and whether that is certain."""
     items = []
     for env in dict.fromkeys(line.env for line in found):
-        first, others = leaders([line for line in found if line.env == env])
+        own = [line for line in found if line.env == env]
+        if any(line.sides for line in own):
+            words = "opponents: the returns of each side stand below"
+            items.append(f"<li><small>{escape(env)}</small><b>-</b><small>{words}</small></li>")
+            continue
+        first, others = leaders(own)
         figure = first[0].figures["iqm"]
         words = f"IQM {figure} over {first[0].seeds} seed{'s' * (first[0].seeds > 1)}"
         if len(first) > 1:
@@ -174,6 +179,20 @@ def _improvements(scores: dict[str, np.ndarray]) -> str:
     head = ["row beats column", *names]
     note = "Probability that a random seed of the row beats one of the column on a random environment; ties count half."
     return f'<h3>Probability of improvement</h3>{_table(head, rows)}<p class="note">{note}</p>'
+
+
+def sides(found: Sequence[Line]) -> str:
+    """Final returns of each side where agents oppose each other; empty when they do nowhere."""
+    rows = []
+    for line in found:
+        for side in line.sides:
+            values = np.array([[record.evals[-1][f"eval_return_{side}"]] for record in line.records])
+            mean = statistics.aggregate(values)["mean"]
+            rows.append(_row([escape(line.env), escape(line.label), escape(side), str(line.seeds), _interval(mean)]))
+    if not rows:
+        return ""
+    note = "Return of the last evaluation, mean over the agents of the side and over seeds."
+    return _table(["environment", "algorithm", "side", "seeds", "mean"], rows) + f'<p class="note">{note}</p>'
 
 
 def team(found: Sequence[Line]) -> str:

@@ -47,6 +47,11 @@ class Line:
     def steps_per_second(self) -> float:
         return float(np.mean([record.result["steps_per_second"] for record in self.records]))
 
+    @property
+    def sides(self) -> list[str]:
+        """Sides that oppose each other in its runs."""
+        return self.records[0].sides
+
     def team(self, name: str) -> float | None:
         """A team metric at the last evaluation, mean over the seeds that have it; None when none has."""
         found = [r.evals[-1][name] for r in self.records if r.evals[-1].get(name) is not None]
@@ -79,7 +84,10 @@ def best_lines(found: Sequence[Line]) -> set[int]:
     """Positions of the lines that lead on their environment, unless all of its lines are equal."""
     best = set()
     for env in dict.fromkeys(line.env for line in found):
-        first, others = leaders([line for line in found if line.env == env])
+        own = [line for line in found if line.env == env]
+        if any(line.sides for line in own):
+            continue  # a mean over opponents ranks nobody
+        first, others = leaders(own)
         best |= {i for i, line in enumerate(found) if others and line in first}
     return best
 

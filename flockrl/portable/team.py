@@ -98,7 +98,7 @@ def _narrowed(graph: Graph, outputs: Sequence[Value]) -> list[Value]:
         for x in ordered(outputs):
             args = [new[id(arg)] for arg in x.args]
             chosen = _chosen(x)
-            if chosen is not None and args[0].shape[chosen[0]] > 1:
+            if chosen is not None:
                 new[id(x)] = _choose(graph, args[0], *chosen)
             else:
                 new[id(x)] = graph.emit(x.op, args, x.shape, x.dtype, **x.attrs) if args else x
@@ -108,12 +108,14 @@ def _narrowed(graph: Graph, outputs: Sequence[Value]) -> list[Value]:
 
 def _choose(graph: Graph, x: Value, axis: int, places: Sequence[int]) -> Value:
     """The entries `places` of an axis; of parts that are joined along it, only those that have some of them."""
+    if x.shape[axis] == 1:
+        return x if len(places) == 1 else graph.take(x, axis, graph.constant(list(places)))
     if x.op != "Concat" or x.attrs["axis"] != axis:
         return narrow(graph, x, axis, places)
     sizes = [part.shape[axis] for part in x.args]
     owner, begin = np.repeat(np.arange(len(sizes)), sizes), np.cumsum([0, *sizes])
     parts = [
-        narrow(graph, x.args[i], axis, [place - int(begin[i]) for place in run])
+        _choose(graph, x.args[i], axis, [place - int(begin[i]) for place in run])
         for i, run in itertools.groupby(places, lambda place: int(owner[place]))
     ]
     return graph.concat(parts, axis)
