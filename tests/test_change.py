@@ -49,7 +49,7 @@ def test_an_update_tells_how_many_greedy_actions_it_changed():
     learner = Algorithm(
         init=lambda key: jnp.array([0, 0]), params=lambda state: state, act=act,
         update=lambda state, trajectory, key: (state.at[0].set(1), {"loss": jnp.float32(3)}),
-        memory=lambda batch: (), rollout_steps=1,
+        memory=lambda batch: jnp.zeros((batch, 3)), rollout_steps=1,
         kl=lambda old, new, seen, memory: jnp.broadcast_to(new - old, (2, 2)),
     )  # fmt: skip
     flags = jnp.zeros((1, 2, 2), bool)

@@ -122,6 +122,27 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, tiny_run):
     assert rows(path) == rows(tiny_run.path)
 
 
+def test_actors_that_remember_resume_in_the_middle_of_an_episode(tmp_path):
+    """What actors remember, their noise's state and the priorities of stretches included."""
+    settings = {
+        "steps": 1024, "envs": 8, "rollout_steps": 16, "hidden": (8,), "eval_every": 512, "eval_episodes": 4,
+        "checkpoint_every": 256, "steps_per_update": 64, "batch_size": 16, "buffer_size": 512, "learning_starts": 256,
+        "memory": "gru", "memory_size": 8, "sequence": 4, "burn_in": 2, "n_step": 3, "prioritized": True,
+        "explore": "ou",
+    }  # fmt: skip
+    env = "mpe/simple_spread:continuous_actions=true"
+    whole = flockrl.train("maddpg", env, out=tmp_path / "whole", **settings)
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        flockrl.train("maddpg", env, out=path, callbacks=[StopAt(640)], **settings)
+    stopped = final_arrays(path)
+    assert int(stopped.iteration) == 5
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(stopped.actors.memory))
+    flockrl.resume(path)
+    assert rows(path) == rows(whole.path)
+    jax.tree.map(np.testing.assert_array_equal, final_arrays(path), final_arrays(whole.path))
+
+
 def test_resuming_a_finished_run_changes_nothing(tiny_run):
     before = (tiny_run.path / "metrics.jsonl").read_bytes(), (tiny_run.path / "result.json").read_bytes()
     flockrl.resume(tiny_run.path)

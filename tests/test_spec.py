@@ -4,13 +4,17 @@ import math
 import pytest
 
 from flockrl.core.errors import UsageError
-from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.spec import Box, Discrete, EnvSpec, MultiDiscrete, spec_from_json, spec_to_json
 
 SPECS = [
     EnvSpec("a", ("x_0", "x_1"), (Box((3,)),) * 2, (Discrete(5),) * 2, max_steps=25),
     EnvSpec(
         "b", ("lead", "follow"), (Box((3,), -1.0, 2.0), Box((5,), (0.0,) * 5, (1.0, 2.0, math.inf, 4.0, 5.0))),
-        (Box((2,), -1.0, 1.0), Box((1,), (-math.inf,), 3.0)), max_steps=7, teams=(0, 1), state_size=4,
+        (Box((2,), -1.0, 1.0), Box((1,), (-math.inf,), 3.0)), max_steps=7, sides=("front", "back"), state_size=4,
+    ),
+    EnvSpec(
+        "d", ("pick", "mix", "aim"), (Box((2,)),) * 3, (Discrete(2), MultiDiscrete((3, 2)), Box((1,), -1.0, 1.0)),
+        max_steps=3, neighbours=True,
     ),
     EnvSpec("c", ("eye",), (Box((8, 8, 3), 0.0, 255.0, "uint8"),), (Discrete(2),), max_steps=1),
 ]  # fmt: skip
@@ -42,7 +46,9 @@ def test_a_spec_survives_json(spec):
         ({"max_steps": True}, "whole numbers"),
         ({"max_steps": 10**400}, "whole numbers"),
         ({"observations": [{"kind": "box", "shape": [2], "low": 10**400, "high": 0, "dtype": "uint8"}] * 2}, "finite"),
-        ({"groups": [0]}, "teams and groups must have one entry per agent"),
+        ({"groups": [0]}, "sides and groups must have one entry per agent"),
+        ({"sides": [0, 1]}, "must be text"),
+        ({"actions": [{"kind": "multidiscrete", "choices": []}] * 2}, "at least one"),
     ],
 )
 def test_what_is_not_a_spec_is_refused_with_a_sentence(change, says):
@@ -54,3 +60,10 @@ def test_what_is_not_a_spec_is_refused_with_a_sentence(change, says):
 def test_a_spec_is_an_object_with_all_its_fields(content):
     with pytest.raises(UsageError, match="spec"):
         spec_from_json(content)
+
+
+@pytest.mark.parametrize(("teams", "sides"), [([0, 0], ("team", "team")), ([0, 1], ("team_0", "team_1"))])
+def test_specs_that_number_their_sides_are_still_read(teams, sides):
+    saved = spec_to_json(SPECS[0])
+    del saved["sides"], saved["neighbours"]
+    assert spec_from_json({**saved, "teams": teams}).sides == sides

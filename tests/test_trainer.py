@@ -21,6 +21,8 @@ SMALL = {"hidden": (8,), "rollout_steps": 10}
 PPO = {**SMALL, "epochs": 2, "minibatches": 2}
 REPLAY = {**SMALL, "batch_size": 8, "steps_per_update": 10, "learning_starts": 20, "buffer_size": 200}
 
+REMEMBERING = {"memory": "gru", "memory_size": 5, "sequence": 4}
+
 
 class Wide(nn.Module):
     """A kernel of one's own."""
@@ -150,16 +152,17 @@ def test_a_trainer_by_name_trains_by_hand_and_forgets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "spec"),
+    ("name", "spec", "settings"),
     [
-        pytest.param("maddpg", REAL, id="maddpg"),
-        pytest.param("mappo", SPREAD, id="mappo", marks=pytest.mark.slow),
-        pytest.param("ippo", SPREAD, id="ippo", marks=pytest.mark.slow),
-        pytest.param("vdn", SPREAD, id="vdn", marks=pytest.mark.slow),
+        pytest.param("maddpg", REAL, {}, id="maddpg"),
+        pytest.param("maddpg", REAL, REMEMBERING, id="maddpg-gru", marks=pytest.mark.slow),
+        pytest.param("mappo", SPREAD, {}, id="mappo", marks=pytest.mark.slow),
+        pytest.param("ippo", SPREAD, {}, id="ippo", marks=pytest.mark.slow),
+        pytest.param("vdn", SPREAD, {}, id="vdn", marks=pytest.mark.slow),
     ],
 )
-def test_a_team_that_grows_keeps_what_it_learned(name, spec):
-    trainer = _trainer(name, spec)
+def test_a_team_that_grows_keeps_what_it_learned(name, spec, settings):
+    trainer = _trainer(name, spec, settings)
     for episode in _episodes(spec)[:20]:
         trainer.receive_trajectory(episode)
     before, version = trainer.acquire_model(), trainer.version
@@ -174,7 +177,10 @@ def test_a_team_that_grows_keeps_what_it_learned(name, spec):
         assert not np.asarray(kernel)[-spec.obs_size :].any()
     if trainer.algorithm == "maddpg":  # observations and actions side by side, the newcomer's at the end of each part
         kernel = np.asarray(trainer._state.learned.params["critic"][0]["torso"]["dense_0"]["kernel"])
-        assert np.flatnonzero(~kernel.any(1)).tolist() == [6, 7, 8, 13, 14]
+        assert np.flatnonzero(~kernel.any(1)).tolist() == ([6, 7, 8] if settings else [6, 7, 8, 13, 14])
+    if settings:  # actions join behind the memory
+        kernel = np.asarray(trainer._state.learned.params["critic"][0]["joined"]["kernel"])
+        assert np.flatnonzero(~kernel.any(1)).tolist() == [5 + 4, 5 + 5]
     grown = make_experience(trainer.spec, [9] * 6, rich=False, seed=3, version=trainer.version)
     assert trainer.receive_trajectory(grown)
     # The old team's trajectories go on counting.

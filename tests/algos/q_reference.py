@@ -64,9 +64,9 @@ class Problem:
         self.steps = agent.steps
         self.seen = jax.tree.map(np.asarray, seen)
         self.weight = weight
-        teams = list(dict.fromkeys(self.spec.teams))
+        sides = list(dict.fromkeys(self.spec.sides))
         mixed = self.config.mixer != "none"
-        self.units = [[i for i, t in enumerate(self.spec.teams) if t == team] for team in teams] if mixed else None
+        self.units = [[i for i, s in enumerate(self.spec.sides) if s == side] for side in sides] if mixed else None
 
     def q(self, nets, obs, i):
         """All values of agent i."""

@@ -6,9 +6,10 @@ import numpy as np
 import off_policy_reference as ref
 import pytest
 
+from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.ddpg import DDPG, DDPGConfig
-from flockrl.algos.off_policy import Seen
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.off_policy import _views
+from flockrl.algos.presets import make_config
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.td3 import TD3, TD3Config
 from flockrl.core.errors import UsageError
@@ -226,7 +227,7 @@ def test_central_critics_see_everyone():
     for critic, differs in (("own", False), ("central", True)):
         agent = learner("ddpg", critic=critic)
         params = unsettled(agent).params["critic"]
-        values = [agent._predict(params[0], 0, x, agent.code.encode(x.action))[:, 0] for x in (batch, moved)]
+        values = [agent._predict(params[0], 0, _views(x)[0], agent.code.encode(x.action))[:, 0] for x in (batch, moved)]
         assert (not np.allclose(*values)) == differs
 
 
@@ -236,8 +237,9 @@ def test_discrete_policy_gradient_is_the_softmax_jacobian():
     out = jnp.array([[[0.3, -0.2, 0.5, 0.1]]])
     mask = jnp.array([[[True, True, False, True]]])
     weight = jnp.array([1.0, 2.0, 3.0, 4.0])
-    assert agent._relaxed(out, mask, 0.0).tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
-    got = jax.grad(lambda x: (agent._relaxed(x, mask, 0.0) * weight).sum())(out)[0, 0]
+    relaxed = lambda x: agent._relaxed(agent.groups[0], x, mask, 0.0)  # noqa: E731
+    assert relaxed(out).tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
+    got = jax.grad(lambda x: (relaxed(x) * weight).sum())(out)[0, 0]
     p = np.exp([0.3, -0.2, -np.inf, 0.1])
     p /= p.sum()
     w = np.array([1, 2, 0, 4])
@@ -254,17 +256,16 @@ def test_target_entropies_follow_what_is_legal():
 
 def test_discrete_soft_value_is_the_exact_expectation():
     agent = learner("sac", world(discrete=True), critic="own", temperature=0.3)
-    batch, learned = sample(agent.spec), None
-    learned = unsettled(agent)
-    got = agent._next_values(learned, batch, jax.random.key(0))
-    outs, masks = agent._outputs(learned.params["actor"], batch.next_obs), agent._legal(batch.next_avail)
+    batch, learned = sample(agent.spec), unsettled(agent)
+    following = _views(batch)[1]
+    got = agent._next_values(learned, following, jax.random.key(0))
+    outs, masks = agent._outputs(learned.params["actor"], following), agent._legal(batch.next_avail)
     for g, group in enumerate(agent.groups):
         logits = np.where(masks[g], outs[g], -np.inf)
         p = np.exp(logits - logits.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
-        obs = np.asarray(batch.next_obs)[:, list(group.agents), : group.obs_size]
-        x = Seen(jnp.asarray(obs), jnp.zeros((*obs.shape[:2], group.action_size)))
-        q = np.minimum(*(agent._q(2 * g + t, learned.targets["critic"][2 * g + t], x) for t in (0, 1)))
+        nothing = jnp.zeros((len(batch.obs), group.size, group.action_size))
+        q = np.minimum(*(agent._q(i, learned.targets["critic"][i], following, nothing) for i in (2 * g, 2 * g + 1)))
         with np.errstate(divide="ignore", invalid="ignore"):
             want = np.where(p > 0, p * (q - 0.3 * np.log(p)), 0).sum(-1)
         np.testing.assert_allclose(got[:, list(group.agents)], want, rtol=1e-4, atol=1e-5)
@@ -274,11 +275,11 @@ def test_a_central_critic_reads_the_global_state_where_there_is_one():
     spec = EnvSpec("test", ("a_0", "a_1"), (Box((3,)),) * 2, (Box((1,), -1.0, 1.0),) * 2, max_steps=9, state_size=5)
     agent = learner("ddpg", spec)
     obs, state, action = jnp.ones((4, 2, 3)), 2 * jnp.ones((4, 5)), 3 * jnp.ones((4, 2, 1))
-    seen = agent._seen(agent.groups[0], obs, state, action)
-    assert (seen.obs[0].tolist(), seen.action[0].tolist()) == ([[2] * 5], [[3] * 2])
+    (group,) = agent.groups
+    assert agent._observed(group, obs, state)[0].tolist() == [[2] * 5]
+    assert agent._actions(group, action)[0].tolist() == [[3] * 2]
     own = 7 * jnp.ones((4, 2, 1))
-    replaced = agent._seen_with(agent.groups[0], obs, state, action, own)
-    assert (replaced.obs[0].tolist(), replaced.action[0].tolist()) == ([[2] * 5], [[7, 3], [3, 7]])
+    assert agent._actions_with(group, action, own)[0].tolist() == [[7, 3], [3, 7]]
 
 
 @pytest.mark.parametrize("family", ["ddpg", "td3", "sac"])
@@ -339,6 +340,9 @@ def test_ou_noise_is_correlated_in_time_and_has_the_same_deviation():
         ("matd3", {"policy_delay": 0}, "policy_delay cannot be 0"),
         ("masac", {"buffer_size": 10**12}, "smaller buffer_size"),
         ("masac", {"tau": 0.0}, "tau cannot be"),
+        ("maddpg", {"sequence": 4}, "memory=gru"),
+        ("matd3", {"burn_in": 4}, "memory=gru"),
+        ("masac", {"memory": "gru", "sequence": 17}, "batch_size"),
     ],
 )
 def test_impossible_settings_are_refused(name, settings, complaint):

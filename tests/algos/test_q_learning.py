@@ -7,8 +7,9 @@ import pytest
 import q_reference as ref
 
 import flockrl
+from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.exploration import random_action
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.presets import make_config
 from flockrl.algos.q_learning import QConfig, QLearner
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
@@ -19,12 +20,15 @@ SMALL = {"hidden": (5,), "rollout_steps": 6, "steps_per_update": 4, "batch_size"
 B = 4
 
 
-def world(n=3, teams=(0, 0, 0), state=0):
+ALLIES, RIVALS = ("us",) * 3, ("us", "us", "them")
+
+
+def world(n=3, sides=ALLIES, state=0):
     """Two agents of one kind and a third with smaller spaces."""
     sizes, counts = (3, 3, 2), (4, 4, 2)
     return EnvSpec(
         "test", ("a_0", "a_1", "b")[:n], tuple(Box((s,)) for s in sizes[:n]), tuple(map(Discrete, counts[:n])),
-        max_steps=9, teams=teams[:n], state_size=state,
+        max_steps=9, sides=sides[:n], state_size=state,
     )  # fmt: skip
 
 
@@ -94,7 +98,7 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_loss_and_its_gradient_are_those_of_the_equations(name):
     """The loss of a few stretches in float64 by loops over samples and agents, and its slopes by differences."""
-    spec = world(state=2 if name == "qmix" else 0, teams=(0, 0, 1) if name in ("vdn", "qplex") else (0, 0, 0))
+    spec = world(state=2 if name == "qmix" else 0, sides=RIVALS if name in ("vdn", "qplex") else ALLIES)
     agent = learner(spec, **VARIANTS[name])
     params, targets = unsettled(agent)
     seen = jax.tree.map(lambda x: x[: agent.window], rollout(spec, seed=len(name)))
@@ -116,7 +120,7 @@ def test_memory_is_carried_and_final_observations_are_valued_with_it():
     seen = rollout(spec, seed=5)
     values, memories = jax.jit(agent._unroll)(params, seen)
     following = jax.jit(agent._next_q)(params, jax.tree.map(lambda x: x[2:], seen), memories)
-    step = jax.jit(lambda obs, memory: agent._q(params, obs[None], memory, jnp.zeros((1, B), bool)))
+    step = jax.jit(lambda obs, memory: agent._q(params, Observation(obs[None]), memory, jnp.zeros((1, B), bool)))
     memory = agent.memory(B)
     for t in range(6):
         keep = ~seen.first[t]
@@ -230,7 +234,7 @@ def test_exploration_falls_and_targets_move_when_it_is_their_turn():
 
 def test_hidden_sides_do_not_mix():
     """A change of the opponents' rewards does not move a side's own loss."""
-    spec = world(teams=(0, 0, 1))
+    spec = world(sides=RIVALS)
     agent = learner(spec, mixer="sum")
     params, targets = unsettled(agent)
     seen = jax.tree.map(lambda x: x[:1], rollout(spec))

@@ -7,8 +7,9 @@ import pytest
 from test_ppo import PLAIN as PPO_PLAIN
 from test_ppo import B, T, mlp, numpy_values, spec, trajectory, updated
 
+from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.ppo import _PPO, PPOConfig
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.presets import make_config
 from flockrl.algos.reinforce import Reinforce, ReinforceConfig, make
 from flockrl.core.errors import UsageError
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import flockrl
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.algos.tabular import HAIR, PRINT, ROW, Tabular, TabularConfig, cells, hash_cells, scramble
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_metrics

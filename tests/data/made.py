@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flockrl.core.spec import Box, Discrete, EnvSpec
+from flockrl.core.spec import Box, Discrete, EnvSpec, MultiDiscrete
+from flockrl.data.choices import choices, is_real
 from flockrl.data.experience import Experience, blank
 
 UNLIKE = EnvSpec(
@@ -10,6 +11,10 @@ UNLIKE = EnvSpec(
     max_steps=9, state_size=2,
 )  # fmt: skip
 REAL = EnvSpec("made/real", ("a_0", "a_1"), (Box((3,)),) * 2, (Box((2,), -1.0, 1.0), Box((1,), -1.0, 1.0)), max_steps=9)
+MIXED = EnvSpec(
+    "made/mixed", ("a", "b", "c"), (Box((3,)), Box((2,)), Box((4,))),
+    (MultiDiscrete((4, 2, 3)), Box((2,), -1.0, 1.0), Discrete(5)), max_steps=9,
+)  # fmt: skip
 SPREAD = EnvSpec("made/spread", ("a_0", "a_1", "a_2"), (Box((6,)),) * 3, (Discrete(5),) * 3, max_steps=9)
 
 
@@ -19,7 +24,7 @@ def make_experience(spec, lengths, seed=0, rich=True, version=0, name="t"):
     rich: with agents that die, masks and aux values.
     """
     rng, total, count = np.random.default_rng(seed), sum(lengths), len(lengths)
-    masks = rich and spec.discrete
+    masks = rich and spec.maskable
     fields = blank(spec, total, count, masks, bool(spec.state_size))
     sizes = np.array([space.size for space in spec.observations])
     own = np.arange(spec.obs_size) < sizes[:, None]
@@ -58,12 +63,16 @@ def make_experience(spec, lengths, seed=0, rich=True, version=0, name="t"):
         widths = np.array([space.size for space in spec.actions])
         fields["action"] = (rng.integers(0, 1000, alive.shape) % widths * alive).astype(np.int32)
     else:
-        widths = np.array([space.size for space in spec.actions])
-        fields["action"] = number(spec.num_agents, spec.action_size) * alive[..., None]
-        fields["action"] *= np.arange(spec.action_size) < widths[:, None]
+        fields["action"] = number(spec.num_agents, spec.action_width) * alive[..., None] * spec.own_numbers
+        for choice in choices(spec.actions):
+            numbers = rng.integers(0, choice.size, total) * alive[:, choice.agent]
+            fields["action"][:, choice.agent, choice.entry] = numbers
     if masks:
-        legal = rng.random((total, *spec.own_actions.shape)) < 0.7
-        np.put_along_axis(legal, fields["action"][..., None], True, -1)
+        legal = (rng.random((total, *spec.own_actions.shape)) < 0.7) | is_real(spec.actions)[:, None]
+        rows = fields["action"].reshape(total, spec.num_agents, -1)
+        for choice in choices(spec.actions):
+            place = choice.start + rows[:, choice.agent, choice.entry].astype(int)
+            legal[np.arange(total), choice.agent, place] = True
         fields["avail"] = legal & spec.own_actions & alive[..., None]
         fields["next_avail"] = follow(fields["avail"])
     if spec.state_size:

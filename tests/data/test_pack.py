@@ -1,9 +1,13 @@
 """Trajectories as rollouts: every step once, cut where columns end, memory cleared where episodes begin."""
 
 import numpy as np
-from made import SPREAD, make_experience
+import pytest
+from made import MIXED, SPREAD, make_experience, same
 
+from flockrl.commands.data import summarize
 from flockrl.core.types import Trajectory
+from flockrl.data.experience import join
+from flockrl.data.files import Files, Writer
 from flockrl.evaluation.record import Recorder
 from flockrl.training.pack import Packer
 
@@ -52,6 +56,33 @@ def test_blind_steps_are_left_out():
     rollout = packer.take(())
     assert np.array_equal(rollout.obs[:, 0], data.obs[[1, 2, 4, 5]])
     assert rollout.truncated[1, 0].all()
+
+
+@pytest.mark.parametrize("ending", [".arrow", ".parquet", ".csv"])
+@pytest.mark.parametrize("rich", [True, False])
+def test_unlike_actions_from_a_recording_to_a_rollout(ending, rich, tmp_path):
+    data = make_experience(MIXED, [4, 3, 5], rich=rich)
+    with Writer(tmp_path / f"data{ending}", MIXED) as writer:
+        writer.add(data)
+    files = Files([tmp_path / f"data{ending}"])
+    assert files.spec == MIXED
+    read = join(list(files))
+    assert same(data, read) == ""
+    packer = Packer(MIXED, 6, 2, whole=False)
+    packer.add(read)
+    rollout = packer.take((), ("logp",))
+    assert rollout.action.shape == (6, 2, 3, 3)
+    assert rollout.action.dtype == np.float32
+    assert np.array_equal(rollout.action.swapaxes(0, 1).reshape(12, 3, 3), data.action)
+    legal = rollout.avail.swapaxes(0, 1).reshape(12, 3, 9)
+    assert np.array_equal(legal, data.avail if rich else np.broadcast_to(MIXED.own_actions, legal.shape))
+    assert rollout.next_avail.shape == legal.reshape(6, 2, 3, 9).shape
+
+
+def test_summaries_name_unlike_actions(tmp_path):
+    with Writer(tmp_path / "data.arrow", MIXED) as writer:
+        writer.add(make_experience(MIXED, [4]))
+    assert summarize(Files([tmp_path / "data.arrow"]))["actions"] == "2 real, 4 x 2 x 3 discrete, 5 discrete"
 
 
 def _rollout(data, first):

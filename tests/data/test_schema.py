@@ -3,13 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from made import REAL, SPREAD, UNLIKE, make_experience, same
+from made import MIXED, REAL, SPREAD, UNLIKE, make_experience, same
 
 from flockrl.data.experience import join
 from flockrl.data.schema import BadData, decode, encode, make_schema, read_about, read_spec
 
 
-@pytest.mark.parametrize("spec", [UNLIKE, REAL, SPREAD], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [UNLIKE, REAL, SPREAD, MIXED], ids=lambda spec: spec.name)
 @pytest.mark.parametrize("rich", [True, False])
 def test_rows_keep_everything(spec, rich):
     data = make_experience(spec, [4, 1, 9, 2], rich=rich)
@@ -79,6 +79,36 @@ def test_wrong_rows_are_refused_with_a_reason(case):
     batch = encode(make_experience(SPREAD, [4, 3]), SPREAD)
     with pytest.raises(BadData, match=reason):
         decode(change(batch), SPREAD)
+
+
+def test_rows_of_unlike_agents():
+    """Each agent's row has its own numbers and no padding."""
+    data = make_experience(MIXED, [2])
+    rows = encode(data, MIXED).to_pylist()
+    assert [len(row["action"]) for row in rows[:3]] == [3, 2, 1]
+    assert [len(row["mask"]) for row in rows[:3]] == [9, 2, 5]
+    assert rows[0]["action"] == data.action[0, 0].tolist()
+    assert rows[2]["action"] == [data.action[0, 2, 0]]
+    assert rows[1]["mask"] == [True, True]
+
+
+UNLIKELY = {
+    "option": (_set("action", 0, [0.0, 2.0, 0.0]), "from 0 to 1, not 2.0"),
+    "fraction": (_set("action", 0, [0.0, 0.0, 0.5]), "whole numbers from 0 to 2"),
+    "one number": (_set("action", 2, [5.0]), "from 0 to 4"),
+    "short": (_set("action", 0, [0.0, 1.0]), "must have 3 numbers in a row, not 2"),
+    "forbidden": (_set("mask", 0, [True] * 6 + [False] * 3), "forbids"),
+    "masked": (_set("mask", 1, [True, False]), "only choices can be masked"),
+    "masked end": (_set("final_mask", 4, [False, False]), "only choices can be masked"),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKELY)
+def test_wrong_actions_of_unlike_agents_are_refused(case):
+    change, reason = UNLIKELY[case]
+    batch = encode(make_experience(MIXED, [2]), MIXED)
+    with pytest.raises(BadData, match=reason):
+        decode(change(batch), MIXED)
 
 
 def test_columns_of_another_environment_are_refused():

@@ -2,16 +2,17 @@
 
 import subprocess
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from zoo import Listed, Mixed
+from zoo import Listed, Mixed, Pair, Panel
 
 import flockrl
-from flockrl.core.types import Box, Discrete
+from flockrl.core.types import Box, Discrete, MultiDiscrete
 from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
 from flockrl.envs.adapters.spaces import Codec, action_code, layout
@@ -58,13 +59,111 @@ def test_actions_mean_what_the_environment_says():
     code = action_code(spaces.Box(-2, 2, (2, 1)), "it")
     assert code.space == Box((2,), -2.0, 2.0)
     assert code.decode(np.array([1, 2, 0], np.float32)).tolist() == [[1], [2]]
-    with pytest.raises(flockrl.UsageError, match="it has 1024 combinations, and at most 256 work"):
-        action_code(spaces.MultiBinary(10), "it")
     with pytest.raises(flockrl.UsageError, match="it is a Text space"):
         action_code(spaces.Text(3), "it")
 
 
+def test_many_combinations_stay_several_choices():
+    assert action_code(spaces.MultiDiscrete([16, 16]), "it").space == Discrete(256)
+    assert action_code(spaces.MultiBinary(8), "it").space == Discrete(256)
+    code = action_code(spaces.MultiDiscrete([[16, 17], [2, 3]], start=[[0, 10], [0, -1]]), "it")
+    assert code.space == MultiDiscrete((16, 17, 2, 3))
+    value = code.decode(np.array([15, 16, 1, 0, 99], np.float32))
+    assert value.tolist() == [[15, 26], [1, -1]]
+    assert value.dtype == np.int64
+    code = action_code(spaces.MultiBinary((3, 3)), "it")
+    assert code.space == MultiDiscrete((2,) * 9)
+    assert code.decode(np.eye(3, dtype=np.float32).ravel()).tolist() == np.eye(3).tolist()
+    assert action_code(spaces.MultiBinary(2000), "it").space == MultiDiscrete((2,) * 2000)  # 2^2000 has no float
+
+
+def test_masks_of_several_choices():
+    acts = {"a": spaces.MultiDiscrete([[20, 2], [3, 20]]), "b": spaces.Discrete(2), "c": spaces.Box(0, 1, (3,))}
+    codec = Codec("x", list(acts), dict.fromkeys(acts, spaces.Box(0, 1, (1,))), acts)
+    parts = [np.arange(n) % 2 for n in (20, 2, 3, 20)]
+    for mask in (np.concatenate(parts), tuple(parts), ((parts[0], parts[1]), (parts[2], parts[3])), parts):
+        legal = codec.avail({"a": [0.0], "c": [0.0]}, {"a": {"action_mask": mask}, "c": {"action_mask": [0, 0, 0]}})
+        assert legal[0].tolist() == [bool(x) for part in parts for x in part]
+        assert legal[1].tolist() == [True] * 2 + [False] * 43
+        assert legal[2].tolist() == [True] * 3 + [False] * 42  # real actions are not masked
+    waiting = np.zeros((3, 45), bool)
+    waiting[0, [0, 20, 22, 25]] = waiting[1, 0] = waiting[2, :3] = True  # the first option of every choice
+    assert np.array_equal(codec.waiting, waiting)
+    for mask, words in (
+        (np.ones(44), r"action_mask has shape \[44\], but it has 45 options in all"),
+        (tuple(parts[:3]), r"action_mask has parts of \[20, 2, 3\], but its choices have \[20, 2, 3, 20\] options"),
+    ):
+        with pytest.raises(flockrl.UsageError, match=words):
+            codec.avail({"a": [0.0]}, {"a": {"action_mask": mask}})
+
+
 # --- parallel environments
+
+
+def test_one_agent_with_choices_and_one_with_real_actions():
+    host = make(Pair)
+    assert host.spec.actions == (Discrete(3), Box((2,), (-1.0, 0.0), (2.0, 5.0)))
+    assert host.form.masked
+    assert host.form.action == ((2, 2), "float32")
+    assert not make(lambda: Pair(masked=False)).form.masked
+    check(host)
+    team, rng = host.build(False), np.random.default_rng(0)
+    seen, picked, moved = team.reset(0), [0], []
+    while seen.alive.all():
+        action = random_action(host.form, seen, rng)
+        assert seen.avail.tolist() == [[i != picked[-1] for i in range(3)], [True, True, False]]
+        seen = team.step(action, 0)[0]
+        arrived, _ = Pair.log[-1]
+        picked.append(arrived["picker"])
+        moved.append(arrived["mover"])
+        assert type(picked[-1]) is int
+        assert picked[-1] == action[0, 0] != picked[-2]
+        assert np.array_equal(moved[-1], action[1])
+    assert len(picked) == 6
+    assert (np.array(moved) >= [-1, 0]).all()
+    assert (np.array(moved) <= [2, 5]).all()
+    assert np.ptp(moved, axis=0).min() > 0.5
+    far = np.array([[7, 0], [9, -9]], np.float32)
+    assert host.form.clip(far).tolist() == [[2, 0], [2, 0]]
+
+
+def test_random_actions_reach_every_legal_option_and_no_other():
+    host = make(Panel)
+    team, rng = host.build(False), np.random.default_rng(0)
+    seen = team.reset(3)
+    seen.avail[0, 5:10] = [False, True, False, False, True]
+    drawn = np.array([random_action(host.form, seen, rng)[0] for _ in range(300)])
+    for k in range(4):
+        options = np.flatnonzero(seen.avail[0, 5 * k : 5 * k + 5])
+        assert sorted(set(drawn[:, k])) == options.tolist()
+
+
+@pytest.mark.parametrize("how", ["parts", "row", ""])
+def test_a_panel_of_switches(how):
+    host = make(lambda: Panel(how))
+    assert host.spec.actions == (MultiDiscrete((5, 5, 5, 5)),)
+    assert host.form.masked == bool(how)
+    check(host)
+    team = host.build(False)
+    seen = team.reset(3)
+    if how:
+        assert np.array_equal(seen.avail[0], np.concatenate(team.env.legal()))
+    team.step(np.array([[4, 0, 3, 1]], np.float32), 0)
+    action, _ = Panel.log[-1]
+    assert Panel.action_space.contains(action)
+    assert action.tolist() == [4, 0, 3, 1]
+
+
+class Odd(Panel):
+    """Leaves no position for its third switch."""
+
+    def legal(self):
+        return [*super().legal()[:2], np.zeros(5, bool), np.ones(5, bool)]
+
+
+def test_a_choice_without_options_is_named():
+    with pytest.raises(flockrl.UsageError, match="agent 'agent': after reset it has no legal option of choice 2"):
+        check(make(Odd))
 
 
 def test_agents_that_die_and_appear_and_differ():
@@ -249,6 +348,31 @@ def test_turns():
     assert team.reset(1).alive.all()
 
 
+class Bid(Nim):
+    """Nim in which the second player says by a real number how many stones it takes."""
+
+    def action_space(self, agent):
+        return spaces.Discrete(2) if agent == "p_0" else spaces.Box(0, 1, (1,))
+
+    def step(self, action):
+        if self.agent_selection == "p_1" and action is not None:
+            assert action.shape == (1,)
+            assert action.dtype == np.float32
+            action = int(action[0] > 0.5 and self.stones > 1)
+        super().step(action)
+
+
+def test_turns_of_unlike_agents():
+    host = make(Bid)
+    check(host)
+    team = host.build(False)
+    assert team.reset(0).avail.tolist() == [[True, True], [True, False]]
+    seen, *_ = team.step(np.array([[1], [0]], np.float32), 0)
+    assert seen.avail.tolist() == [[True, False], [True, False]]  # one waits, the other has its one real number
+    seen, *_ = team.step(np.array([[1], [0.9]], np.float32), 0)
+    assert team.env.stones == 1
+
+
 def test_tictactoe_moves_alternate_and_end():
     pytest.importorskip("pettingzoo")
     host = make("pettingzoo/pettingzoo.classic.tictactoe_v3")
@@ -414,6 +538,48 @@ def test_jaxmarl_is_adapted_as_a_compiled_environment():
         assert terminated.tolist() == [False, 2 <= t < 5]
         assert truncated.tolist() == [t == 5] * 2
         assert seen.alive.tolist() == [t < 5, t < 2]
+
+
+def test_jaxmarl_with_unlike_actions():
+    class Fake:
+        agents = ("a", "b", "c")
+        max_steps = 3
+        spaces: ClassVar[dict] = {
+            "a": spaces.Discrete(3),
+            "b": spaces.Box(-1, 1, (2, 2)),
+            "c": spaces.MultiDiscrete([4, 2]),
+        }
+
+        def action_space(self, agent):
+            return self.spaces[agent]
+
+        def reset(self, key):
+            return dict.fromkeys(self.agents, jnp.zeros(2)), {"t": jnp.int32(0)}
+
+        def get_avail_actions(self, state):
+            return {"a": jnp.array([0, 1, 1])}
+
+        def step_env(self, key, state, actions):
+            assert [actions[x].shape for x in self.agents] == [(), (2, 2), (2,)]
+            assert [actions[x].dtype for x in self.agents] == [jnp.int32, jnp.float32, jnp.int32]
+            t = state["t"] + 1
+            rewards = {"a": 1.0 * actions["a"], "b": actions["b"][1, 0], "c": 1.0 * actions["c"][1]}
+            return (
+                dict.fromkeys(self.agents, jnp.zeros(2)),
+                {"t": t},
+                rewards,
+                dict.fromkeys((*self.agents, "__all__"), t >= 3),
+                {},
+            )
+
+    env = JaxMARL(Fake(), "jaxmarl/fake")
+    assert env.spec.actions == (Discrete(3), Box((4,), (-1.0,) * 4, (1.0,) * 4), MultiDiscrete((4, 2)))
+    check(env)
+    state, seen = env.reset(jax.random.key(0))
+    assert seen.avail.tolist() == [[False, True, True] + [False] * 3, [True] * 4 + [False] * 2, [True] * 6]
+    action = jnp.array([[2, 9, 9, 9], [0.1, 0.2, 0.3, 0.4], [3, 1, 9, 9]])
+    reward = env.step(jax.random.key(1), state, action)[2]
+    np.testing.assert_allclose(reward, [2, 0.3, 1], rtol=1e-6)
 
 
 def test_the_original_plays_what_was_learned_on_the_compiled_one(tiny_run):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flockrl.core.errors import UsageError
-from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete, Observation
 from flockrl.envs import check, make
 from flockrl.envs.checks.compiled import problems
 from flockrl.envs.games.matrix import MatrixGame
@@ -504,3 +504,59 @@ def test_an_agent_that_is_cut_off_still_has_a_next_action():
 def test_longer_episodes_are_not_played_out():
     check(broken(Plain, terminated=lambda self, state: jnp.bool_(False), spec={"max_steps": 100_000},
                  obs=lambda self, state: jnp.zeros((2, 3))))  # fmt: skip
+
+
+# --- unlike kinds of actions
+
+
+class Several:
+    """One agent with a choice, one with two choices at once, one with real actions. The reward of an action that is not
+    legal is not finite, which the checks would complain about."""
+
+    spec = EnvSpec(
+        "several", ("one", "two", "real"), (Box((1,)),) * 3,
+        (Discrete(4), MultiDiscrete((2, 3)), Box((2,), (-1.0, 3.0), (1.0, 7.0))), max_steps=20,
+    )  # fmt: skip
+    mask = np.array([[0, 1, 1, 0, 0], [1, 0, 0, 1, 1], [1, 1, 0, 0, 0]], bool)
+
+    def look(self):
+        return Observation(jnp.zeros((3, 1)), jnp.asarray(self.mask))
+
+    def reset(self, key):
+        return jnp.int32(0), self.look()
+
+    def step(self, key, state, action):
+        one, two, real = action[0, 0], action[1], action[2]
+        good = (one == jnp.round(one)) & (one >= 1) & (one <= 2) & (two[0] == 0) & ((two[1] == 1) | (two[1] == 2))
+        good &= (jnp.abs(real[0]) <= 1) & (real[1] >= 3) & (real[1] <= 7)
+        return state + 1, self.look(), jnp.where(good, jnp.zeros(3), jnp.nan), jnp.bool_(False), state + 1 >= 20
+
+
+def test_random_actions_of_unlike_agents_are_legal():
+    check(Several())
+    free = Several()
+    free.mask = free.spec.own_actions
+    expect(free, "agent 'one': reward of step")  # what the masks forbid is tried where they do not
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ((0, slice(1, 3)), ["agent 'one': avail after reset has no legal action, but expected at least one"]),
+        ((1, slice(2, 5)), ["agent 'two': avail after reset has no legal option of choice 1"]),
+        ((2, 1), ["agent 'real': avail after reset has a forbidden dimension of a real action"]),
+    ],
+)
+def test_masks_of_unlike_agents(place, words):
+    env = Several()
+    env.mask = env.mask.copy()
+    env.mask[place] = False
+    assert any(all(word in text for word in words) for text in problems(env))
+
+
+def test_specs_of_several_choices():
+    env = Several()
+    for choices in ((), (2, 0), [2, 3]):
+        actions = (Discrete(4), MultiDiscrete(choices), env.spec.actions[2])
+        env.spec = replace(Several.spec, actions=actions, groups=(0, 1, 2))
+        expect(env, "agent 'two': MultiDiscrete needs a tuple of whole numbers of at least 1")

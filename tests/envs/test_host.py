@@ -23,7 +23,7 @@ from flockrl.rollouts.compiled import scan_rollout
 from flockrl.rollouts.host import host_rollout
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.loop import Interrupted
-from flockrl.training.program import make_program
+from flockrl.training.programs import make_program
 
 SMALL = {"rollout_steps": 30, "epochs": 2, "minibatches": 2, "hidden": (8,)}
 

@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import flockrl
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.core.types import Box, Discrete, EnvSpec
 from flockrl.envs import check, make
 from flockrl.envs.adapters.images import Pictures, Stack

@@ -1,5 +1,7 @@
 """Small PettingZoo and Gymnasium environments of our own, for tests. They need gymnasium alone."""
 
+from typing import ClassVar
+
 import numpy as np
 from gymnasium import spaces
 
@@ -77,6 +79,88 @@ class Listed:
     def step(self, actions):
         self.t += 1
         return self.look(), [float(a) for a in actions], self.t == 4, False, {}
+
+    def close(self):
+        pass
+
+
+class Pair:
+    """A parallel environment of two agents with unlike kinds of actions: `picker` has one of three, `mover` two real
+    numbers of unlike bounds. With `masked`, the picker must not take the same action twice in a row.
+
+    All actions that arrive are kept in `Pair.log`, beside the mask that they answered.
+    """
+
+    possible_agents = ("picker", "mover")
+    max_cycles = 5
+    log: ClassVar[list] = []
+
+    def __init__(self, masked=True):
+        self.masked = masked
+
+    def observation_space(self, agent):
+        return spaces.Box(-9, 9, (3 if agent == "picker" else 2,))
+
+    def action_space(self, agent):
+        return spaces.Discrete(3) if agent == "picker" else spaces.Box(np.float32([-1, 0]), np.float32([2, 5]))
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t, self.last = list(self.possible_agents), 0, 0
+        return self.look(), self.infos()
+
+    def look(self):
+        return {"picker": np.float32([self.t, self.last, 1]), "mover": np.float32([self.t, -self.last])}
+
+    def infos(self):
+        return {"picker": {"action_mask": self.legal().astype(np.int8)} if self.masked else {}, "mover": {}}
+
+    def legal(self):
+        return np.arange(3) != self.last
+
+    def step(self, actions):
+        Pair.log.append((actions, self.legal()))
+        self.t, self.last = self.t + 1, actions["picker"]
+        reward = float(actions["mover"].sum()) - abs(actions["picker"] - 1)
+        over = self.t >= self.max_cycles
+        infos, ends = self.infos(), dict.fromkeys(self.possible_agents, over)
+        if over:
+            self.agents = []
+        return self.look(), dict.fromkeys(self.possible_agents, reward), dict.fromkeys(ends, False), ends, infos
+
+    def close(self):
+        pass
+
+
+class Panel:
+    """A Gymnasium environment with four switches of five positions each: 625 combinations.
+
+    A switch that points at 4 cannot be left alone: mask says so, as `how` wants: one mask per switch ("parts"), all in
+    a row ("row"), or none (""). All actions that arrive are kept in `Panel.log`.
+    """
+
+    observation_space = spaces.Box(0, 4, (4,))
+    action_space = spaces.MultiDiscrete([5, 5, 5, 5])
+    max_steps = 6
+    log: ClassVar[list] = []
+
+    def __init__(self, how="parts"):
+        self.how = how
+
+    def reset(self, seed=None, options=None):
+        self.t, self.now = 0, np.random.default_rng(seed).integers(0, 5, 4)
+        return self.now.astype(np.float32), self.info()
+
+    def legal(self):
+        return [(np.arange(5) != 4) | (now != 4) for now in self.now]
+
+    def info(self):
+        masks = {"parts": tuple(self.legal()), "row": np.concatenate(self.legal()), "": None}[self.how]
+        return {} if masks is None else {"action_mask": masks}
+
+    def step(self, action):
+        Panel.log.append((action, self.legal()))
+        self.t, self.now = self.t + 1, np.asarray(action)
+        return self.now.astype(np.float32), float(-self.now.sum()), False, self.t >= self.max_steps, self.info()
 
     def close(self):
         pass

@@ -6,6 +6,8 @@ import pytest
 
 import flockrl
 from flockrl.algos.ddpg import DDPG
+from flockrl.algos.off_policy import View
+from flockrl.envs.probes import Probe
 from flockrl.training.checkpoint import Checkpoints
 
 QUICK = {
@@ -87,8 +89,8 @@ def test_truncation_bootstraps_and_termination_does_not(tmp_path, probe, value, 
     checkpoints.close()
     agent = DDPG(run.env.spec, run.config.config, QUICK["envs"], 1)
     _, seen = run.env.reset(jax.random.key(0))
-    x = agent._seen(agent.groups[0], seen.obs[None], None, jnp.array([[[1.0, 0.0]]]))
-    assert float(agent._q(0, learned.params["critic"][0], x)[0, 0, 0]) == pytest.approx(value, rel=0.08)
+    view, action = View(jax.tree.map(lambda x: x[None], seen)), jnp.array([[[1.0, 0.0]]])
+    assert float(agent._q(0, learned.params["critic"][0], view, action)[0, 0, 0]) == pytest.approx(value, rel=0.08)
 
 
 @pytest.mark.slow
@@ -107,3 +109,44 @@ def test_penalty_game_is_won(tmp_path):
     """Two pairs of actions pay 10 of 10; MADDPG's discrete policies must agree on one."""
     run = learn(tmp_path, "maddpg", "games/penalty:k=0,rounds=5", steps=51_200)
     assert score(run) == pytest.approx(run.env.best)
+
+
+REMEMBERING = {
+    "steps": 3200, "steps_per_update": 4, "batch_size": 256, "memory": "gru", "memory_size": 16, "sequence": 8,
+    "eval_every": 3200,
+}  # fmt: skip
+
+
+def pair_recall():
+    """The memory probe for two agents, each of which is shown a cue of its own and paid for its own answer."""
+    spec = flockrl.EnvSpec(
+        "recall", ("agent_0", "agent_1"), (flockrl.Box((2,), -1.0, 1.0),) * 2, (flockrl.Discrete(2),) * 2, max_steps=4
+    )
+
+    def observe(m):
+        return flockrl.Observation(jnp.stack([(2.0 * m.cue - 1) * (m.t == 0), jnp.full(2, m.t == 3, jnp.float32)], -1))
+
+    return Probe(
+        spec, 1.0, observe,
+        reward=lambda m, action: jnp.where(action == m.cue, 1.0, -1.0) * (m.t == 3),
+        draw=lambda key: jax.random.bernoulli(key, 0.5, (2,)).astype(jnp.int32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [
+        ("td3", "probe/memory"),
+        ("maddpg", pair_recall()),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("sac", "probe/memory"), ("matd3", pair_recall()), ("masac", pair_recall()))
+        ),
+    ],
+)
+def test_memory_is_needed(tmp_path, algorithm, env):
+    own = {} if "sac" in algorithm else {"output_penalty": 0.03}
+    remembering = learn(tmp_path / "a", algorithm, env, **REMEMBERING, **own)
+    assert score(remembering) > 0.95
+    forgetful = learn(tmp_path / "b", algorithm, env, **{**REMEMBERING, "memory": "none", "sequence": None}, **own)
+    assert abs(score(forgetful)) < 0.3

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from flockrl.core.groups import make_groups
-from flockrl.core.types import Box, Discrete, EnvSpec
+from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete
+from flockrl.nets.actions import ActionCode
 from flockrl.nets.heads import make_head
 
 
@@ -85,3 +86,95 @@ def test_missing_action_dimensions_count_for_nothing():
     assert logp[0] == pytest.approx(stats.norm.logpdf(0.3), rel=1e-5)
     assert entropy[0] == pytest.approx(stats.norm.entropy(), rel=1e-5)
     assert entropy[1] == pytest.approx(2 * stats.norm.entropy(), rel=1e-5)
+
+
+# --- several choices at once
+
+# Two choices, of 2 and of 3 options, with the probabilities (1/4, 3/4) and (1/2, 1/4, 1/4).
+SEVERAL = np.log(np.float32([[0.25, 0.75, 0.5, 0.25, 0.25]]))
+
+
+def test_several_choices_are_worth_their_product():
+    head = head_of("all", MultiDiscrete((2, 3)))
+    assert head.width == 5
+    logp, entropy = head.evaluate(jnp.asarray(SEVERAL), None, jnp.array([[1, 0]]))
+    assert logp[0] == pytest.approx(-0.980829, abs=1e-5)  # ln(3/4 * 1/2)
+    # -(1/4 ln 1/4 + 3/4 ln 3/4) = 0.562335 and -(1/2 ln 1/2 + 2 * 1/4 ln 1/4) = 1.039721
+    assert entropy[0] == pytest.approx(0.562335 + 1.039721, abs=1e-5)
+    assert head.mode(jnp.asarray(SEVERAL), None).tolist() == [[1, 0]]
+    even = jnp.log(jnp.array([[0.5, 0.5, 0.25, 0.5, 0.25]]))
+    # 1/4 ln(1/2) + 3/4 ln(3/2) = 0.130812 and 1/2 ln 2 + 1/4 ln(1/2) + 1/4 ln 1 = 0.173287
+    assert head.kl(jnp.asarray(SEVERAL), even, None)[0] == pytest.approx(0.130812 + 0.173287, abs=1e-5)
+    assert head.kl(even, even, None)[0] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_masks_of_several_choices_renormalise_each_of_them():
+    head = head_of("all", MultiDiscrete((2, 3)))
+    mask = jnp.array([[True, True, False, True, True]])
+    logp, entropy = head.evaluate(jnp.asarray(SEVERAL), mask, jnp.array([[0, 2]]))
+    assert logp[0] == pytest.approx(-2.079442, abs=1e-5)  # ln(1/4 * 1/2): the second is even between two options now
+    assert entropy[0] == pytest.approx(0.562335 + 0.693147, abs=1e-5)
+    assert head.mode(jnp.asarray(SEVERAL), mask).tolist() == [[1, 1]]
+
+
+def test_no_choice_ever_falls_on_an_illegal_option():
+    head = head_of("all", MultiDiscrete((4, 2, 3)))
+    rng = np.random.default_rng(0)
+    out = jnp.asarray(rng.normal(size=(50_000, 1, 9)) * 5, jnp.float32)
+    avail = rng.random((50_000, 1, 9)) < 0.3
+    for first, size in ((0, 4), (4, 2), (6, 3)):
+        avail[np.arange(50_000), 0, first + rng.integers(0, size, 50_000)] = True
+    action, logp = head.sample(jax.random.key(0), out, jnp.asarray(avail))
+    for drawn in (action, head.mode(out, jnp.asarray(avail))):
+        assert drawn.shape == (50_000, 1, 3)
+        options = np.asarray(drawn) + np.array([0, 4, 6])
+        assert np.take_along_axis(avail, options, -1).all()
+    again, _ = head.evaluate(out, jnp.asarray(avail), action)
+    np.testing.assert_allclose(logp, again, atol=1e-4)
+    assert np.isfinite(logp).all()
+
+
+def test_choices_are_drawn_apart_and_as_often_as_they_should():
+    head = head_of("all", MultiDiscrete((2, 3)))
+    out = jnp.broadcast_to(jnp.asarray(SEVERAL), (40_000, 1, 5))
+    action = np.asarray(head.sample(jax.random.key(1), out, None)[0])[:, 0]
+    joint = np.zeros((2, 3))
+    np.add.at(joint, tuple(action.T), 1 / 40_000)
+    np.testing.assert_allclose(joint, np.outer([0.25, 0.75], [0.5, 0.25, 0.25]), atol=0.01)
+
+
+# --- codes of actions
+
+MIXED = spec(Discrete(3), Box((2,), (-1.0, 0.0), (2.0, 4.0)), MultiDiscrete((2, 4)))
+
+
+def test_codes_of_unlike_actions():
+    code = ActionCode(MIXED)
+    action = jnp.array([[2.0, 0.0], [0.5, 3.0], [1.0, 3.0]])
+    wanted = [[0, 0, 1, 0, 0, 0], [0, 0.5, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1]]
+    np.testing.assert_allclose(code.encode(action), wanted, atol=1e-6)
+
+
+def test_codes_are_undone():
+    code = ActionCode(MIXED)
+    rng = np.random.default_rng(0)
+    action = np.zeros((100, 3, 2), np.float32)
+    action[:, 0, 0] = rng.integers(0, 3, 100)
+    action[:, 1] = rng.uniform([-1, 0], [2, 4], (100, 2))
+    action[:, 2] = np.stack([rng.integers(0, 2, 100), rng.integers(0, 4, 100)], -1)
+    back = code.decode(code.encode(jnp.asarray(action)))
+    assert back.dtype == jnp.float32
+    np.testing.assert_allclose(back, action, atol=1e-5)
+    np.testing.assert_array_equal(back[:, [0, 2]], action[:, [0, 2]])
+
+
+def test_random_codes_of_unlike_actions_are_legal():
+    code = ActionCode(MIXED)
+    avail = np.array([[0, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 0, 0, 1, 0, 1]], bool)
+    action = np.asarray(code.decode(code.random(jax.random.key(0), 500, jnp.asarray(avail))))
+    assert set(action[:, 0, 0]) == {1, 2}
+    assert set(action[:, 2, 0]) == {0}
+    assert set(action[:, 2, 1]) == {1, 3}
+    assert (action[:, 0, 1] == 0).all()
+    assert action[:, 1, 0].min() >= -1
+    assert action[:, 1, 1].max() > 3.5

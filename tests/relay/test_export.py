@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 
 import flockrl
-from flockrl.algos.presets import make_algorithm, make_config
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.commands.main import main
 from flockrl.core.actions import clip_action
 from flockrl.core.errors import UsageError
+from flockrl.core.groups import make_groups
 from flockrl.core.random import Tape
-from flockrl.core.spec import Box, Discrete, EnvSpec, spec_to_json
+from flockrl.core.spec import Box, Discrete, EnvSpec, MultiDiscrete, spec_to_json
 from flockrl.core.types import Actor, Observation
+from flockrl.data.choices import choices, is_real
+from flockrl.policies.policy import Policy
 from flockrl.portable.graph import ordered
 from flockrl.portable.model import Model
 from flockrl.portable.write import Exporter
+from flockrl.relay.actor import Actor as RelayActor
 
 NAMES = ("x_0", "lead", "x_1")
 SEES, ALIKE = (Box((6,)), Box((4,)), Box((6,))), (Box((6,)),) * 3
@@ -32,6 +37,11 @@ SPECS = {
     "real": EnvSpec("real", NAMES, SEES, (Box((2,), -1.0, 4.0), Box((1,), -2.0, 3.0), Box((2,), -1.0, 4.0)), 25),
     "bounds": EnvSpec("bounds", ("a_0", "a_1", "a_2"), ALIKE, (Box((2,), (-1.0, 0.0), (1.0, 4.0)),) * 3, 25),
     "free": EnvSpec("free", NAMES, SEES, (Box((2,), -2.0), Box((1,)), Box((2,), -2.0)), 25),
+    "mixed": EnvSpec(
+        "mixed", (*NAMES, "much"), (*SEES, Box((5,))),
+        (Discrete(5), Box((2,), (-1.0, 0.0), (4.0, 9.0)), Discrete(5), MultiDiscrete((3, 4))), 25,
+    ),
+    "pair": EnvSpec("pair", NAMES, SEES, (Discrete(5), Box((1,), -2.0, 3.0), Discrete(5)), 25),
     "eye": EnvSpec("eye", ("e_0", "e_1"), (Box((14, 13, 3), 0.0, 255.0, "uint8"),) * 2, (Discrete(4),) * 2, 25),
 }  # fmt: skip
 FORMATS = ["onnx", "torchscript"] if importlib.util.find_spec("torch") else ["onnx"]
@@ -41,6 +51,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("ippo", "real", {"normalize_obs": True, "activation": "gelu"}),
     ("maddpg", "real", {**WARM, "explore": "ou"}),
     ("iql_tabular", "unlike", {"table_size": 512, "bin_width": 0.5}),
+    ("mappo", "mixed", {}),
+    ("maddpg", "mixed", {**WARM, **GRU, "explore": "ou", "sequence": 2}),
 ]
 MORE: list[tuple[str, str, dict[str, Any]]] = [
     ("mappo", "alike", {"normalize_obs": True, "activation": "silu"}),
@@ -50,6 +62,12 @@ MORE: list[tuple[str, str, dict[str, Any]]] = [
     ("ippo", "bounds", {"share": "all"}),
     ("ippo", "free", GRU),
     ("ippo", "eye", {**GRU, "activation": "relu"}),
+    ("ippo", "mixed", {**GRU, "share": "none"}),
+    ("maddpg", "mixed", {}),
+    ("matd3", "mixed", {**WARM, "explore": "epsilon"}),
+    ("masac", "pair", {**WARM, **GRU, "sequence": 2}),
+    ("ireinforce", "mixed", {}),
+    ("maddpg", "real", {**WARM, **GRU, "explore": "ou", "sequence": 2}),
     ("ia2c", "alike", {}),
     ("ireinforce", "unlike", {}),
     ("mareinforce", "real", {}),
@@ -112,9 +130,10 @@ def seen(spec, batch, rng):
     shape = (batch, spec.num_agents, spec.obs_size)
     pictures = spec.observations[0].dtype == "uint8"
     obs = rng.integers(0, 256, shape).astype(np.uint8) if pictures else rng.normal(size=shape).astype(np.float32)
-    mask = rng.random((batch, spec.num_agents, spec.action_size)) < 0.7
-    mask[..., 0] = True
-    return obs, mask if spec.discrete else None
+    mask = (rng.random((batch, spec.num_agents, spec.action_size)) < 0.7) | is_real(spec.actions)[:, None]
+    for choice in choices(spec.actions):
+        mask[:, choice.agent, choice.start] = True
+    return obs, mask if spec.maskable else None
 
 
 def native(algorithm, params, spec, obs, mask, memory, noise, columns):
@@ -197,7 +216,13 @@ def test_exported_and_native_actions_agree(name, world, settings, tmp_path):
         assert max(differences) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "world", "settings"), [CASES[0], CASES[2]])
+GROUPS = [
+    *(pytest.param(*case, id="-".join(map(str, [*case[:2], *case[2]]))) for case in (CASES[0], CASES[2], *CASES[-2:])),
+    *(pytest.param(*case, id="-".join(map(str, [*case[:2], *case[2]])), marks=pytest.mark.slow) for case in MORE[7:13]),
+]
+
+
+@pytest.mark.parametrize(("name", "world", "settings"), GROUPS)
 def test_a_group_alone_acts_as_in_its_team(name, world, settings, tmp_path):
     spec, rng = SPECS[world], np.random.default_rng(1)
     algorithm, params, share = build(name, spec, settings)
@@ -207,20 +232,140 @@ def test_a_group_alone_acts_as_in_its_team(name, world, settings, tmp_path):
     obs, mask = seen(spec, 20, rng)
     numbers = rng.random((20, *team.metadata["noise"]["shape"][1:]))
     memory = tuple(rng.normal(size=(20, *shape)).astype(np.float32) for shape in team.metadata["memory"])
-    together = team.act(obs, mask, memory, Given(numbers))
-    for number, agents in enumerate([(0, 2), (1,)]):
-        model, index = Model(parts / f"group_{number}"), list(agents)
-        assert model.spec.agents == tuple(spec.agents[i] for i in agents)
-        o, a = model.spec.obs_size, model.spec.action_size
-        own = (memory[number],) if len(memory) > 1 else (memory[0][:, index, :a],)
+    for number, group in enumerate(make_groups(spec, share)):
+        model, index = Model(parts / f"group_{number}"), list(group.agents)
+
+        def own_memories(memories, number=number, index=index):
+            """The group's own memory, and its rows of what has one for each agent."""
+            apart = [x for x in memories if x.shape[1] != spec.num_agents][number : number + 1]
+            return (*apart, *(x[:, index] for x in memories if x.shape[1] == spec.num_agents))
+
+        assert model.spec.agents == tuple(spec.agents[i] for i in index)
+        o, a, w = model.spec.obs_size, model.spec.action_size, model.spec.action_width
+        own = own_memories(memory)
+        assert len(model.memory()) == len(own)
         chance = numbers[:, index, : model.metadata["noise"]["shape"][2]]
-        alone = model.act(obs[:, index, :o], None if mask is None else mask[:, index, :a], own, Given(chance))
-        expected = together.action[:, index] if spec.discrete else together.action[:, index, :a]
-        np.testing.assert_allclose(alone.action, expected, atol=1e-5)
-        after = together.memory[number] if len(memory) > 1 else together.memory[0][:, index, :a]
-        np.testing.assert_allclose(alone.memory[0], after, atol=1e-5)
+        legal = mask[:, index, :a] if model.spec.maskable else None
+        for explore in (True, False):
+            together = team.act(obs, mask, memory, Given(numbers), explore)
+            alone = model.act(obs[:, index, :o], legal, own, Given(chance), explore)
+            expected = together.action[:, index] if spec.discrete else together.action[:, index, :w]
+            assert alone.action.dtype == np.dtype(model.spec.action_dtype)
+            np.testing.assert_allclose(
+                alone.action.reshape(20, len(index), -1), expected.reshape(20, len(index), -1), atol=1e-5
+            )
+            for x, y in zip(alone.memory, own_memories(together.memory), strict=True):
+                np.testing.assert_allclose(x, y, atol=1e-5)
     with pytest.raises(UsageError, match=r"one model per group: name one, such as .*group_0"):
         Model(parts)
+
+
+def lookers(act, memory=lambda batch: ()):
+    """The teams of `act(obs, memory) -> action, memory`, with the agents of "unlike"."""
+    return Actor(lambda params, seen, memory, key, explore: (*act(seen.obs, memory), {}), memory)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        lookers(lambda obs, memory: ((obs.sum(1, keepdims=True) + obs > 0).sum(-1) % 3, memory)),
+        lookers(
+            lambda obs, memory: ((memory + obs[..., 0]).astype(int) % 3, jnp.roll(memory, 1, 1)),
+            lambda b: jnp.ones((b, 3)),
+        ),
+        lookers(lambda obs, memory: ((memory[:, None] + obs[..., 0]).astype(int) % 3, obs[:, 2, 0]), jnp.zeros),
+    ],
+    ids=["observations", "rows of memory", "memory"],
+)
+def test_a_group_that_needs_others_cannot_be_alone(policy, tmp_path):
+    spec = SPECS["unlike"]
+    Exporter(policy, spec, "groups", name="mine").write({}, tmp_path / "team")
+    with pytest.raises(UsageError, match="do depends on what others see or remember: export the whole team"):
+        Exporter(policy, spec, "groups", name="mine", per_group=True).write({}, tmp_path / "parts")
+
+
+@pytest.mark.parametrize("world", ["mixed", "pair"])
+def test_a_model_of_unlike_agents_acts_as_the_policy(world, tmp_path):
+    spec, rng = SPECS[world], np.random.default_rng(2)
+    algorithm, params, share = build("ippo", spec, {})
+    policy = Policy(algorithm, params, spec, name="ippo", share=share)
+    model = Model(flockrl.export(policy, tmp_path / "team"))
+    obs, mask = seen(spec, 50, rng)
+    expected = policy.act(obs, mask)
+    got = model.act(obs, mask, explore=False).action
+    assert got.shape == (50, *spec.action_shape)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    forbidden = np.where(is_real(spec.actions)[:, None], False, mask)  # masks of real actions are not used
+    np.testing.assert_array_equal(model.act(obs, forbidden, explore=False).action, got)
+    named = policy.act(
+        dict(zip(spec.agents, (row[: s.size] for row, s in zip(obs[0], spec.observations, strict=True)), strict=True)),
+        dict(zip(spec.agents, (row[: s.size] for row, s in zip(mask[0], spec.actions, strict=True)), strict=True)),
+    )
+    for i, (agent, space) in enumerate(zip(spec.agents, spec.actions, strict=True)):
+        np.testing.assert_allclose(named[agent], expected[0, i, : space.width].squeeze(), atol=1e-6)
+    assert type(named["x_0"]) is int
+    with pytest.raises(UsageError, match="act expects masks of shape"):
+        policy.act(obs, mask[..., :2])
+
+
+FAR = np.array([0.5, -np.inf, 2.0], np.float32)
+
+
+def counting():
+    """Counts steps in whole numbers from 1 on, and keeps the highest first entry that each agent saw, from FAR on."""
+
+    def act(params, seen, memory, key, explore):
+        count, high = memory["count"], jnp.maximum(memory["high"], seen.obs[..., 0])
+        action = jnp.minimum(count[:, None] + (high > 1), 4)
+        return action.astype(jnp.int32), {"count": count + 1, "high": high}, {}
+
+    def memory(batch):
+        return {"count": jnp.ones(batch, jnp.int32), "high": jnp.tile(FAR, (batch, 1))}
+
+    return Actor(act, memory)
+
+
+def test_memory_begins_as_the_algorithm_says(tmp_path):
+    spec, obs = SPECS["alike"], np.zeros((3, 6), np.float32)
+    policy = Policy(counting(), {}, spec, name="mine", share="all")
+    path = flockrl.export(policy, tmp_path / "team")
+    model = Model(path)
+    count, high = model.memory(4)
+    assert (count.dtype, count.tolist()) == (np.int32, [1] * 4)
+    assert high.dtype == np.float32
+    assert np.array_equal(high, np.tile(FAR, (4, 1)))
+    assert [entry["dtype"] for entry in model.metadata["inputs"] if "memory" in entry["name"]] == ["int32", "float32"]
+    memory = None
+    for t in range(4):
+        step = model.act(obs + (t == 2) * np.float32(5), None, memory, explore=False)
+        memory = step.memory
+        assert step.action.tolist() == policy.act(obs + (t == 2) * np.float32(5)).tolist()
+        assert step.action.tolist() == [[1, 1, 2], [2, 2, 3], [4, 4, 4], [4, 4, 4]][t]
+    assert model.act(np.stack([obs] * 3), explore=False).action.tolist() == [[1, 1, 2]] * 3
+    relayed = RelayActor(path, explore=False)
+    for _ in range(2):  # every episode begins there
+        assert [relayed.request_action(obs).tolist() for _ in range(2)] == [[1, 1, 2], [2, 2, 3]]
+        relayed.flag_last_action()
+    saved = json.loads((path / "metadata.json").read_text())
+    for changed, says in (
+        (["much", 0.0], "no usable 'initial_memory'"),
+        ([1], "no usable"),
+        ([1, [1.0, 2.0]], "no usable"),
+    ):
+        (path / "metadata.json").write_text(json.dumps({**saved, "initial_memory": changed}))
+        with pytest.raises(UsageError, match=says):
+            Model(path)
+    del saved["initial_memory"]  # as exports had it before
+    (path / "metadata.json").write_text(json.dumps(saved))
+    assert Model(path).act(obs, explore=False).action.tolist() == [0, 0, 0]
+
+
+def test_a_memory_that_is_a_key_is_refused(tmp_path):
+    policy = Actor(
+        counting().act, lambda batch: {"count": jax.random.split(jax.random.key(0), batch), "high": FAR[None]}
+    )
+    with pytest.raises(UsageError, match="remembers a random key"):
+        Exporter(policy, SPECS["alike"], "all", name="mine").write({}, tmp_path / "team")
 
 
 @pytest.fixture(scope="module")

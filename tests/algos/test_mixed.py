@@ -1,0 +1,78 @@
+"""Teams whose agents have unlike kinds of actions, and agents that make several choices at once: whole runs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flockrl
+from flockrl.core.types import MultiDiscrete
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
+from zoo import Pair, Panel
+
+ON_POLICY = {"rollout_steps": 8, "minibatches": 2, "epochs": 2}
+REPLAY = {"rollout_steps": 8, "learning_starts": 32, "batch_size": 16, "buffer_size": 256, "steps_per_update": 16}
+RUN = {"envs": 4, "steps": 256, "eval_episodes": 2, "hidden": (8,), "workers": 0}
+LEARNERS = {
+    "ippo": ON_POLICY, "mappo": ON_POLICY, "iddpg": REPLAY, "maddpg": REPLAY, "masac": REPLAY, "matd3": REPLAY,
+    "ireinforce": {"rollout_steps": 8},
+}  # fmt: skip
+
+
+def check_pair(actions):
+    """Whether actions are what `Pair` asks for: a number and two real ones within their own bounds."""
+    assert set(actions) == {"picker", "mover"}
+    assert type(actions["picker"]) is int
+    assert 0 <= actions["picker"] < 3
+    mover = actions["mover"]
+    assert (mover.dtype, mover.shape) == (np.float32, (2,))
+    assert (mover >= [-1, 0]).all()
+    assert (mover <= [2, 5]).all()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_one_discrete_and_one_continuous_agent_train(name, tmp_path):
+    Pair.log.clear()
+    run = flockrl.train(name, Pair, out=tmp_path / "run", **RUN, **LEARNERS[name])
+    log = list(Pair.log)
+    assert len(log) >= RUN["steps"]
+    for actions, legal in log:
+        check_pair(actions)
+        assert legal[actions["picker"]]
+    numbers, moves = np.array([a["picker"] for a, _ in log]), np.array([a["mover"] for a, _ in log])
+    assert set(numbers) == {0, 1, 2}
+    assert (moves[:, 1] > 2).any()  # beyond the bounds of the other dimension and of the choice
+    assert (moves != np.round(moves)).any()
+    losses = [row["policy_loss"] for row in run.metrics() if "policy_loss" in row]
+    assert np.isfinite(losses).all()
+    assert any(losses)
+    policy, env = run.policy(), Pair()
+    seen, infos = env.reset(0)
+    while env.agents:
+        actions = policy.act(seen, infos)
+        check_pair(actions)
+        assert infos["picker"]["action_mask"][actions["picker"]]
+        seen, _, _, _, infos = env.step(actions)
+
+
+@pytest.mark.parametrize(("name", "more"), [("ppo", ON_POLICY), ("ddpg", REPLAY), ("reinforce", {"rollout_steps": 8})])
+@pytest.mark.parametrize("how", ["parts", "row"])
+def test_several_choices_at_once_train(name, more, how, tmp_path):
+    Panel.log.clear()
+    run = flockrl.train(name, lambda: Panel(how), out=tmp_path / "run", **RUN, **more)
+    assert run.spec.actions == (MultiDiscrete((5, 5, 5, 5)),)
+    assert len(Panel.log) >= RUN["steps"]
+    for action, legal in Panel.log:
+        assert Panel.action_space.contains(action)
+        assert all(options[number] for options, number in zip(legal, action, strict=True))
+    assert {int(x) for action, _ in Panel.log for x in action} == {0, 1, 2, 3, 4}
+
+
+def test_who_cannot_make_several_choices_says_what_can(tmp_path):
+    for name, words in (("sac", "ippo, mappo, maddpg or matd3"), ("dqn", "use ippo, mappo")):
+        with pytest.raises(flockrl.UsageError, match=words):
+            flockrl.train(name, Panel, out=tmp_path / name, **RUN, **REPLAY)
+    with pytest.raises(flockrl.UsageError, match=r"picker, mover have unlike kinds of actions.*use --share groups"):
+        flockrl.train("ippo", Pair, out=tmp_path / "shared", share="all", **RUN, **ON_POLICY)
