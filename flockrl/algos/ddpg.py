@@ -19,9 +19,10 @@ import jax.numpy as jnp
 
 from flockrl.algos.exploration import Explore, kinds_of, level, perturb
 from flockrl.algos.family import Family
-from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig, View
+from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
+from flockrl.algos.views import View
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, split, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import optax
 from flockrl.algos.parts import joint, mean, own_key, require
 from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
 from flockrl.algos.returns import n_step_returns
+from flockrl.algos.views import View, both_views
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, take
 from flockrl.core.random import Source, split
@@ -58,24 +59,6 @@ JOINT: dict[str, Any] = {
     "grows": lambda config: True,
 }
 """What the families of this kind say about themselves, see `algos.family`."""
-
-
-class View(NamedTuple):
-    """Moments at which networks are evaluated, [b], or [T, b] along stretches, written [...] below.
-
-    seen: what the team saw, with `alive` as weights 0 and 1. stretch: with memory, the stretch [W, b] that leads there,
-    burn-in included; follows: whether the moments are those that followed its steps.
-    """
-
-    seen: Observation
-    stretch: Trajectory | None = None
-    follows: bool = False
-
-    @property
-    def alive(self) -> Array:
-        """[..., N] 1 for agents that live, 0 for others."""
-        assert self.seen.alive is not None
-        return self.seen.alive
 
 
 class OffPolicy(ReplayLearner):
@@ -311,7 +294,7 @@ class OffPolicy(ReplayLearner):
     ) -> tuple[Learned, Array, dict[str, Array]]:
         """One gradient step on one batch: the new state, the critics' errors [..., N], and metrics."""
         target_key, policy_key = jax.random.split(key)
-        now, following = _views(batch)
+        now, following = both_views(batch)
         follows = self._next_values(learned, following, target_key)
         target = jax.lax.stop_gradient(self._target(batch, follows))
         action = self.code.encode(batch.action) * batch.alive[..., None]
@@ -346,12 +329,3 @@ class OffPolicy(ReplayLearner):
                 errors.append(error)
                 values.append(mean(q, alive))
         return total, (merge(errors, self.groups, errors[0].ndim - 1), jnp.stack(values).mean())
-
-
-def _views(batch: Batch) -> tuple[View, View]:
-    """The moments of a batch, and those that followed."""
-    now = Observation(batch.obs, batch.avail, batch.state, batch.alive, batch.neighbours)
-    following = Observation(
-        batch.next_obs, batch.next_avail, batch.next_state, batch.next_alive, batch.next_neighbours
-    )  # fmt: skip
-    return View(now, batch.stretch), View(following, batch.stretch, True)

@@ -21,9 +21,10 @@ import numpy as np
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig, View
+from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
+from flockrl.algos.views import View
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, normal, split

@@ -8,10 +8,10 @@ import pytest
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.ddpg import DDPG, DDPGConfig
-from flockrl.algos.off_policy import _views
 from flockrl.algos.presets import make_config
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.td3 import TD3, TD3Config
+from flockrl.algos.views import both_views
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.replay.ring import Batch
@@ -227,7 +227,9 @@ def test_central_critics_see_everyone():
     for critic, differs in (("own", False), ("central", True)):
         agent = learner("ddpg", critic=critic)
         params = unsettled(agent).params["critic"]
-        values = [agent._predict(params[0], 0, _views(x)[0], agent.code.encode(x.action))[:, 0] for x in (batch, moved)]
+        values = [
+            agent._predict(params[0], 0, both_views(x)[0], agent.code.encode(x.action))[:, 0] for x in (batch, moved)
+        ]
         assert (not np.allclose(*values)) == differs
 
 
@@ -257,7 +259,7 @@ def test_target_entropies_follow_what_is_legal():
 def test_discrete_soft_value_is_the_exact_expectation():
     agent = learner("sac", world(discrete=True), critic="own", temperature=0.3)
     batch, learned = sample(agent.spec), unsettled(agent)
-    following = _views(batch)[1]
+    following = both_views(batch)[1]
     got = agent._next_values(learned, following, jax.random.key(0))
     outs, masks = agent._outputs(learned.params["actor"], following), agent._legal(batch.next_avail)
     for g, group in enumerate(agent.groups):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_off_policy import learner, unsettled, world
 
-from flockrl.algos.off_policy import _views
 from flockrl.algos.sac import SAC
+from flockrl.algos.views import both_views
 from flockrl.core.types import Observation, Trajectory, choose
 from flockrl.replay.ring import add, along, make_replay, stretch
 
@@ -329,7 +329,7 @@ def test_learning_along_a_stretch_equals_a_loop_over_time(family, discrete, sett
     raw, batch = batch_of(agent, rows)
 
     def found(learned, batch):
-        now, following = _views(batch)
+        now, following = both_views(batch)
         target = agent._target(batch, agent._next_values(learned, following, key))
         action = agent.code.encode(batch.action) * batch.alive[..., None]
         critics, actors = learned.params["critic"], learned.params["actor"]
@@ -365,7 +365,7 @@ def test_learning_sees_what_acting_remembered():
     """Greedy actions, one step after the other, are those of the outputs along the stretch; noise is kept apart."""
     agent = made("ddpg", False, explore="ou", burn_in=0, sequence=ROWS)
     learned, rows = unsettled(agent), experience(agent.spec)
-    now = _views(batch_of(agent, rows, begin=0)[1])[0]
+    now = both_views(batch_of(agent, rows, begin=0)[1])[0]
     codes = jax.jit(lambda actors: agent._codes(agent._outputs(actors, now), None))(learned.params["actor"])
     params = {"actor": learned.params["actor"], "progress": jnp.float32(0), "warm": jnp.bool_(True)}
     act, memory = jax.jit(agent.act, static_argnums=4), agent.memory(B)

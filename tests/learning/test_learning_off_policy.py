@@ -6,7 +6,7 @@ import pytest
 
 import flockrl
 from flockrl.algos.ddpg import DDPG
-from flockrl.algos.off_policy import View
+from flockrl.algos.views import View
 from flockrl.envs.probes import Probe
 from flockrl.training.checkpoint import Checkpoints
 
