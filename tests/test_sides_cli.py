@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 
 import jax
 import numpy as np
@@ -20,7 +21,6 @@ FLAGS = [
 """Thirty iterations."""
 OWN = ["--rollout-steps", "25", "--epochs", "1", "--minibatches", "2", "--hidden", "8"]
 ADVERSARY = [f"--adversary.{word[2:]}" if word.startswith("--") else word for word in OWN]
-AGENT = [word.replace("adversary", "agent") for word in ADVERSARY]
 REPLAY = [
     "--agent.rollout-steps", "25", "--agent.hidden", "8", "--agent.steps-per-update", "50", "--agent.batch-size", "8",
     "--agent.buffer-size", "400", "--agent.learning-starts", "200",
@@ -153,6 +153,7 @@ def test_settings_of_a_frozen_side_are_refused(hunt):
         flockrl.train({"adversary": "ippo", "agent": flockrl.Run(hunt)}, ENV, agent={"lr": 0.1})
 
 
+@pytest.mark.slow
 def test_the_saved_configuration_repeats_the_run(cli, hunt, hunt_words, tmp_path):
     words = [*hunt_words[:3], "--config", hunt / "config.json", "--quiet", "--out", tmp_path / "again"]
     assert cli(*words)[0] == 0
@@ -261,22 +262,6 @@ def test_export_of_one_side(cli, hunt, tmp_path):
     assert "has no side 'fox': its sides are adversary, agent." in error
 
 
-def model(run, side, out):
-    """The bytes of an exported side's model."""
-    flockrl.export(run, out, side=side)
-    [file] = out.glob("model-*")
-    return file.read_bytes()
-
-
-def test_a_frozen_side_is_exported_to_the_same_bytes_before_and_after(hunt, tmp_path):
-    words = ["train", f"adversary={hunt},agent=ippo", ENV, *FLAGS, *AGENT, "--out", str(tmp_path / "flight")]
-    assert main(words) == 0
-    before, after = (model(run, "adversary", tmp_path / run.name) for run in (hunt, tmp_path / "flight"))
-    assert before == after
-    assert len(before) > 1000
-    assert model(tmp_path / "flight", "agent", tmp_path / "agent") != before
-
-
 # Runs that are killed
 
 
@@ -305,8 +290,11 @@ def test_a_run_is_resumed_without_the_run_that_it_froze(tmp_path, hunt, prey, hu
     words = [word.replace(str(prey / "seed_0"), str(frozen)) for word in hunt_words]
     killed = tmp_path / "killed"
     process = flockrl_command(*words, "--out", str(killed))
-    assert kill_when(process, killed / "metrics.jsonl", 2)
-    assert (killed / "checkpoints" / "0").exists() or flockrl.Run(killed).steps()
+    while process.poll() is None and not any(path.name.isdigit() for path in killed.glob("checkpoints/*")):
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert not (killed / "result.json").exists()
     shutil.rmtree(frozen)
     assert main(["resume", str(killed), "--quiet"]) == 0
     same_end(killed, hunt)

@@ -97,7 +97,7 @@ def test_the_replay_and_its_counters_begin_anew(iddpg):
     new, note = begin(config, anew, False)
     assert int(source.iterations) == 2
     assert int(source.learned.updates) == 4
-    assert float(np.abs(source.replay.trajectory.obs).max()) > 0
+    assert float(np.abs(source.replay.rows.obs).max()) > 0
     equal(new.learned.params, source.learned.params)
     equal(new.learned.targets, source.learned.targets)
     differ(anew.learned.params, source.learned.params)
@@ -112,8 +112,8 @@ def test_the_replay_may_have_another_size(iddpg):
     config, anew = fresh("iddpg", iddpg.path, **{**REPLAY, "buffer_size": 500})
     new, _ = begin(config, anew, False)
     equal(new.learned.params, iddpg.state().learner.learned.params)
-    assert new.replay.trajectory.obs.shape == anew.replay.trajectory.obs.shape
-    assert new.replay.trajectory.obs.shape != iddpg.state().learner.replay.trajectory.obs.shape
+    assert new.replay.rows.obs.shape == anew.replay.rows.obs.shape
+    assert new.replay.rows.obs.shape != iddpg.state().learner.replay.rows.obs.shape
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,8 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(ippo, tmp_path, chang
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_with_normalisers_does_not_begin_without_them(place, ippo):
+@pytest.mark.slow
+def test_a_run_with_normalisers_does_not_begin_without_them(place):
     path = place / "plain"
     flockrl.train("ippo", ENV, out=path, **RUN, **{**PPO, "normalize_obs": False})
     config, anew = fresh("ippo", path, **PPO)
@@ -240,7 +241,7 @@ def test_a_damaged_replay_does_not_keep_a_policy_from_acting(iddpg, tmp_path):
     shutil.copytree(iddpg.path, path)
     state = path / "checkpoints" / "200" / "state"
     largest = max((file for file in state.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    replay = np.asarray(iddpg.state().learner.replay.trajectory.obs)
+    replay = np.asarray(iddpg.state().learner.replay.rows.obs)
     content = bytearray(largest.read_bytes())
     assert largest.stat().st_size > replay.nbytes / 4
     content[len(content) // 2] ^= 0xFF

@@ -8,6 +8,11 @@ import pytest
 
 import flockrl
 from flockrl.core.types import MultiDiscrete
+from flockrl.data.experience import join
+from flockrl.data.files import Files
+from flockrl.envs.sketch import Sketch
+from flockrl.evaluation.episodes import Episode
+from flockrl.view import trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 from zoo import Pair, Panel
@@ -76,3 +81,42 @@ def test_who_cannot_make_several_choices_says_what_can(tmp_path):
             flockrl.train(name, Panel, out=tmp_path / name, **RUN, **REPLAY)
     with pytest.raises(flockrl.UsageError, match=r"picker, mover have unlike kinds of actions.*use --share groups"):
         flockrl.train("ippo", Pair, out=tmp_path / "shared", share="all", **RUN, **ON_POLICY)
+
+
+def test_a_team_learns_from_the_recording_of_unlike_agents(tmp_path):
+    file = tmp_path / "pair.arrow"
+    flockrl.train("ippo", Pair, out=tmp_path / "run", record=file, **RUN, **ON_POLICY)
+    spec = flockrl.make_env(Pair).spec
+    data = join(list(Files([file])))
+    assert data.steps >= RUN["steps"]
+    assert data.avail[:, 0].sum(-1).tolist() == [2] * data.steps  # never the action before
+    cloned = flockrl.train("bc", f"data/{file}", out=tmp_path / "bc", rollout_steps=8, minibatches=2, epochs=2, **RUN)
+    assert all(np.isfinite(row["policy_loss"]) for row in cloned.metrics() if "policy_loss" in row)
+    obs = np.zeros((2, 3), np.float32)
+    assert cloned.policy().act(obs).shape == (2, 2)
+    trainer = flockrl.Trainer("maddpg", spec, hyperparams={**REPLAY, "hidden": (8,)}, envs=4, steps=400)
+    assert trainer.receive_trajectory(data)
+    trainer.train_model()
+    assert trainer.acquire_model().act(obs).shape == (2, 2)
+
+
+def test_unlike_actions_are_drawn():
+    """Episodes without a renderer of their own: one number of each choice, and real ones."""
+    spec = flockrl.make_env(Pair).spec
+    rng = np.random.default_rng(0)
+    action = np.stack([np.array([[2, 0], [0.5, 3.25]], np.float32), np.array([[1, 0], [0.1, 4]], np.float32)])
+    episode = Episode([], rng.normal(size=(2, 2, 3)), action, np.ones((2, 2)))
+    said: list[str] = []
+
+    class Pen(Sketch):
+        def text(self, x, y, text, *rest, **more):
+            said.append(text)
+            super().text(x, y, text, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "Sketch", Pen)
+        pictures = trace.draw(spec, episode, 200)
+    assert [picture.shape for picture in pictures] == [(200, 200, 3)] * 2
+    assert said.count("2") == 2  # in the first picture, and as what was done before in the second
+    assert "0.5  3.25" in said
+    assert "0.1  4" in said

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import TINY
 from host_envs import Counter, Fragile, complain, die, disguised, hang, once, raises_at_five
+from zoo import Pair
 
 import flockrl
 from flockrl.algos.presets import make_config
@@ -234,6 +235,22 @@ def test_episodes_that_cannot_be_continued_begin_anew():
         assert two.stands_at(one.state(), np.full(4, 2)) == (trouble is None)
         if trouble is None:
             same(one.step(action, words, words + 60)[1:], two.step(action, words, words + 60)[1:])
+
+
+def test_unlike_actions_are_clipped_remembered_and_played_again():
+    host, words = make(Pair), np.arange(4, dtype=np.uint32).reshape(2, 2)
+    one, two = (HostBatch(Local(host, 2), 0, 2) for _ in range(2))
+    one.reset(words)
+    actions = np.array([[[2, 7], [9, -9]], [[1, 7], [0.5, 2.5]]], np.float32)
+    for t in range(2):
+        Pair.log.clear()
+        one.step(actions[:, ::1] if t else actions[::-1], words, words + t)
+        arrived = [(a["picker"], a["mover"].tolist()) for a, _ in Pair.log]
+        assert arrived == [(2, [2, 0]), (1, [0.5, 2.5])][:: 1 if t else -1]
+    assert one.state()["actions"].shape == (2, 5, 2, 2)
+    np.testing.assert_array_equal(one.state()["actions"][:, :2], np.stack([actions[::-1], actions], 1))
+    assert not two.restore(one.state(), np.full(2, 2), one.seen, words + 50).any()
+    same(one.step(actions, words, words + 60)[1:], two.step(actions, words, words + 60)[1:])
 
 
 def test_training_stops_with_the_last_checkpoint(tmp_path):

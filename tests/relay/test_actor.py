@@ -19,19 +19,20 @@ from flockrl.data.schema import decode, make_schema
 from flockrl.relay.actor import Actor
 from flockrl.relay.log import Log
 from flockrl.relay.outbox import QueueFull
+from flockrl.training.pack import Packer
 
 SEEN = {"sheep": [1.0, 2.0, 3.0], "dog": [4.0, 5.0]}
 LIST = [np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0])]
 ARRAY = np.array([[1, 2, 3], [4, 5, 0]], np.float32)
 
 
-def recorded(queue):
+def recorded(queue, spec=SPEC):
     """All trajectories in a queue."""
-    log, parts = Log(queue, make_schema(SPEC), remember=0), []
+    log, parts = Log(queue, make_schema(spec), remember=0), []
     place = log.start
     while (found := log.read(place)) is not None:
         rows, place = found
-        parts.append(decode(rows, SPEC))
+        parts.append(decode(rows, spec))
     log.close()
     return join(parts)
 
@@ -89,6 +90,67 @@ def test_a_mask_must_leave_something_to_do(model_dir):
     assert actor.request_action(SEEN, mask=[[0, 1, 0, 0], [0, 0, 1]]) == {"sheep": 1, "dog": 2}
     with pytest.raises(UsageError, match="leaves dog no action"):
         actor.request_action(SEEN, mask={"dog": [0, 0, 0]})
+
+
+@pytest.fixture(scope="module")
+def unlike_dir(tmp_path_factory):
+    """A model of a team with all kinds of actions, and its spec."""
+    import flockrl
+    from flockrl.core.spec import Box, Discrete, EnvSpec, MultiDiscrete
+
+    actions = (Discrete(4), Box((2,), (-1.0, 0.0), (1.0, 0.5)), MultiDiscrete((3, 2)))
+    spec = EnvSpec("farm", ("sheep", "dog", "farmer"), (Box((3,)), Box((2,)), Box((3,))), actions, 20)
+    path = tmp_path_factory.mktemp("unlike") / "model"
+    trainer = flockrl.Trainer("ippo", spec, hyperparams=SMALL, envs=2, steps=400)
+    flockrl.export(trainer.acquire_model(), path)
+    return path, spec
+
+
+def test_unlike_agents_act_and_are_recorded(unlike_dir, tmp_path):
+    path, spec = unlike_dir
+    actor = Actor(path, queue=tmp_path / "q", seed=0)
+    seen = {**SEEN, "farmer": [6.0, 7.0, 8.0]}
+    mask = {"sheep": [0, 1, 0, 0], "farmer": [0, 0, 1, 1, 0]}
+    named = actor.request_action(seen, mask)
+    assert type(named["sheep"]) is int
+    assert named["sheep"] == 1
+    assert named["dog"].shape == (2,)
+    assert (named["dog"] >= [-1, 0]).all()
+    assert (named["dog"] <= [1, 0.5]).all()
+    assert named["farmer"].tolist() == [2, 0]
+    assert named["farmer"].dtype == np.int32
+    whole = np.array([[0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 1]], bool)  # the dog's row is not used
+    array = np.array([[1, 2, 3], [4, 5, 0], [6, 7, 8]], np.float32)
+    action = actor.request_action(array, whole, reward=1.0)
+    assert action.shape == (3, 2)
+    assert action[[0, 2]].tolist() == [[2, 0], [0, 1]]
+    listed = actor.request_action(list(array[:, :3][:1]) + [array[1, :2], array[2]], [None, None, [1, 1, 1, 0, 1]])
+    assert listed[2][1] == 1
+    actor.flag_last_action(5.0)
+    actor.close()
+    got = recorded(tmp_path / "q", spec)
+    assert got.action.dtype == np.float32
+    assert got.action[:2, [0, 2]].tolist() == [[[1, 0], [2, 0]], [[2, 0], [0, 1]]]
+    assert got.avail[0].tolist() == [[0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
+    assert got.avail[1, 1].tolist() == [1, 1, 0, 0, 0]
+    assert np.isfinite(got.logp).all()
+    packer = Packer(spec, 3, 1, whole=False)
+    packer.add(got)
+    assert np.array_equal(packer.take(()).action[:, 0], got.action)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        ({"farmer": [1, 1, 1, 0, 0]}, "leaves farmer no action"),
+        ({"farmer": [1, 1, 1]}, "masks of farmer must have 5 numbers"),
+        ({"farmer": ([1, 1, 1], [1, 0])}, "masks of each agent must be a vector of numbers"),
+        (np.zeros((3, 4)), "masks of sheep must have 4|masks of dog must have 2"),
+    ],
+)
+def test_wrong_masks_of_unlike_agents(unlike_dir, mask, says):
+    with pytest.raises(UsageError, match=says):
+        Actor(unlike_dir[0]).request_action({**SEEN, "farmer": [6.0, 7.0, 8.0]}, mask)
 
 
 def test_what_is_recorded_does_not_change_with_the_application_s_arrays(model_dir, tmp_path):
