@@ -90,8 +90,9 @@ def test_a_team_learns_from_the_recording_of_unlike_agents(tmp_path):
     data = join(list(Files([file])))
     assert data.steps >= RUN["steps"]
     assert data.avail[:, 0].sum(-1).tolist() == [2] * data.steps  # never the action before
-    cloned = flockrl.train("bc", f"data/{file}", out=tmp_path / "bc", rollout_steps=8, minibatches=2, epochs=2, **RUN)
-    assert all(np.isfinite(row["policy_loss"]) for row in cloned.metrics() if "policy_loss" in row)
+    cloned = flockrl.train("bc", f"data/{file}", out=tmp_path / "bc", rollout_steps=8, lr=1e-2, **RUN)
+    losses = [row["policy_loss"] for row in cloned.metrics() if "policy_loss" in row]
+    assert losses[-1] < losses[0]
     obs = np.zeros((2, 3), np.float32)
     assert cloned.policy().act(obs).shape == (2, 2)
     trainer = flockrl.Trainer("maddpg", spec, hyperparams={**REPLAY, "hidden": (8,)}, envs=4, steps=400)

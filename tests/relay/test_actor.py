@@ -124,7 +124,7 @@ def test_unlike_agents_act_and_are_recorded(unlike_dir, tmp_path):
     action = actor.request_action(array, whole, reward=1.0)
     assert action.shape == (3, 2)
     assert action[[0, 2]].tolist() == [[2, 0], [0, 1]]
-    listed = actor.request_action(list(array[:, :3][:1]) + [array[1, :2], array[2]], [None, None, [1, 1, 1, 0, 1]])
+    listed = actor.request_action([array[0], array[1, :2], array[2]], [None, None, [1, 1, 1, 0, 1]])
     assert listed[2][1] == 1
     actor.flag_last_action(5.0)
     actor.close()
