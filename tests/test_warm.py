@@ -241,12 +241,17 @@ def test_a_damaged_replay_does_not_keep_a_policy_from_acting(iddpg, tmp_path):
     shutil.copytree(iddpg.path, path)
     state = path / "checkpoints" / "200" / "state"
     largest = max((file for file in state.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    replay = np.asarray(iddpg.state().learner.replay.rows.obs)
-    content = bytearray(largest.read_bytes())
-    assert largest.stat().st_size > replay.nbytes / 4
-    content[len(content) // 2] ^= 0xFF
-    largest.write_bytes(content)
+    content, spared = largest.read_bytes(), 0
     run = flockrl.Run(path)
-    equal(run.params(), iddpg.params())
-    with pytest.raises(flockrl.UsageError, match="is damaged"):
-        run.state()
+    for place in range(1, 10):
+        damaged = bytearray(content)
+        damaged[place * len(content) // 10] ^= 0xFF
+        largest.write_bytes(damaged)
+        with pytest.raises(flockrl.UsageError, match="is damaged"):
+            run.state()
+        try:
+            equal(run.params(), iddpg.params())
+            spared += 1
+        except flockrl.UsageError:
+            pass
+    assert spared >= 5  # most of the bytes are the replay's

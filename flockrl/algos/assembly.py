@@ -14,6 +14,9 @@ from flockrl.core.code import load
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 
+DEEPEST = 8
+"""Frozen policies inside of frozen policies that a run may be made of."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -72,26 +75,34 @@ def config_to_json(config: Any) -> dict[str, Any]:
     }
 
 
-def config_from_json(algorithm: str, saved: Mapping[str, Any]) -> Any:
-    """What `config_to_json` wrote."""
+def config_from_json(algorithm: str, saved: Any, depth: int = 0) -> Any:
+    """What `config_to_json` wrote. depth: how many frozen policies it stands inside of."""
+    if not isinstance(saved, Mapping):
+        raise UsageError(f"The settings of {algorithm} must be given by name.")
+    if depth > DEEPEST:
+        raise UsageError("A run's frozen sides come from runs with frozen sides, and so on: too many to follow.")
     if "sides" not in saved:
         return make_config(algorithm, saved)
     if not isinstance(saved["sides"], Mapping) or not isinstance(saved.get("config"), Mapping):
         raise UsageError('"sides" and "config" of a run must hold an entry for each side.')
     settings = saved["config"]
-    return Sides({name: _side_from_json(side, settings.get(name, {})) for name, side in saved["sides"].items()})
+    return Sides({name: _side_from_json(side, settings.get(name, {}), depth) for name, side in saved["sides"].items()})
 
 
-def _side_from_json(saved: Any, settings: Any) -> Side:
+def _side_from_json(saved: Any, settings: Any, depth: int) -> Side:
     words = ("kind", "algorithm", "source", "of")
     if not isinstance(saved, Mapping) or not all(isinstance(saved.get(word, ""), str) for word in words):
         raise UsageError(f"A side of a run must be an object with its kind, not {saved!r}.")
     kind, algorithm = saved.get("kind"), saved.get("algorithm", "")
     if kind == "learner":
+        if not isinstance(settings, Mapping):
+            raise UsageError(f"The settings of {algorithm} must be given by name.")
         return Side(kind, algorithm, make_config(algorithm, settings))
     if kind == "frozen":
-        config = config_from_json(algorithm, saved.get("config", {}))
+        config = config_from_json(algorithm, saved.get("config", {}), depth + 1)
         envs = saved.get("envs", 0)
+        if not isinstance(envs, int) or envs < 0:
+            raise UsageError(f"envs of a frozen side must be a whole number, not {envs!r}.")
         return Side(kind, algorithm, config, saved.get("source", ""), saved.get("of", ""), envs)
     if kind in ("script", "random"):
         return Side(kind, source=saved.get("source", ""))

@@ -66,5 +66,5 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from error

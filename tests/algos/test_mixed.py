@@ -91,7 +91,7 @@ def test_a_team_learns_from_the_recording_of_unlike_agents(tmp_path):
     assert data.steps >= RUN["steps"]
     assert data.avail[:, 0].sum(-1).tolist() == [2] * data.steps  # never the action before
     cloned = flockrl.train("bc", f"data/{file}", out=tmp_path / "bc", rollout_steps=8, lr=1e-2, **RUN)
-    losses = [row["policy_loss"] for row in cloned.metrics() if "policy_loss" in row]
+    losses = [row["loss"] for row in cloned.metrics() if "loss" in row]
     assert losses[-1] < losses[0]
     obs = np.zeros((2, 3), np.float32)
     assert cloned.policy().act(obs).shape == (2, 2)
