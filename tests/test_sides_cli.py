@@ -190,7 +190,8 @@ def test_resuming_a_finished_run_says_so(cli, hunt):
 
 
 def test_list_envs_shows_the_sides(cli):
-    _, text, _ = cli("list", "envs")
+    status, text, _ = cli("list", "envs")
+    assert status == 0
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines[ENV].endswith("[sides: adversary, agent]")
     assert "sides" not in lines["mpe/simple_spread"]

@@ -9,7 +9,7 @@ import pytest
 import flockrl
 from flockrl.core.types import MultiDiscrete
 from flockrl.data.experience import join
-from flockrl.data.files import Files
+from flockrl.data.files import Files, Writer
 from flockrl.envs.sketch import Sketch
 from flockrl.evaluation.episodes import Episode
 from flockrl.view import trace
@@ -84,21 +84,22 @@ def test_who_cannot_make_several_choices_says_what_can(tmp_path):
 
 
 def test_a_team_learns_from_the_recording_of_unlike_agents(tmp_path):
-    file = tmp_path / "pair.arrow"
+    file, steady = tmp_path / "pair.arrow", tmp_path / "steady.arrow"
     flockrl.train("ippo", Pair, out=tmp_path / "run", record=file, **RUN, **ON_POLICY)
     spec = flockrl.make_env(Pair).spec
     data = join(list(Files([file])))
     assert data.steps >= RUN["steps"]
     assert data.avail[:, 0].sum(-1).tolist() == [2] * data.steps  # never the action before
-    cloned = flockrl.train("bc", f"data/{file}", out=tmp_path / "bc", rollout_steps=8, lr=1e-2, **RUN)
-    losses = [row["loss"] for row in cloned.metrics() if "loss" in row]
-    assert losses[-1] < losses[0]
-    obs = np.zeros((2, 3), np.float32)
-    assert cloned.policy().act(obs).shape == (2, 2)
     trainer = flockrl.Trainer("maddpg", spec, hyperparams={**REPLAY, "hidden": (8,)}, envs=4, steps=400)
     assert trainer.receive_trajectory(data)
-    trainer.train_model()
+    obs = np.zeros((2, 3), np.float32)
     assert trainer.acquire_model().act(obs).shape == (2, 2)
+    does = np.array([[1, 0], [1.5, 4.0]], np.float32)
+    with Writer(steady, spec) as writer:
+        writer.add(data._replace(action=np.tile(does, (data.steps, 1, 1)), avail=None, next_avail=None))
+    longer = {**RUN, "steps": 3200}
+    cloned = flockrl.train("bc", f"data/{steady}", out=tmp_path / "bc", rollout_steps=8, lr=3e-2, **longer)
+    np.testing.assert_allclose(cloned.policy().act(obs), does, atol=0.3)
 
 
 def test_unlike_actions_are_drawn():
