@@ -97,7 +97,10 @@ def preset(name: str) -> Preset:
 
 def _from_entry_point(name: str) -> Preset | None:
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        found = point.load()
+        try:
+            found = point.load()
+        except Exception as error:
+            raise UsageError(f"The algorithm {name} of another distribution cannot be loaded: {error}.") from error
         if not isinstance(found, Family):
             raise UsageError(f"The entry point {name} of {ENTRY_POINTS} must name a flockrl Family, not {found!r}.")
         return Preset(found, {}, (found.make.__doc__ or "").strip().partition("\n")[0])

@@ -9,7 +9,7 @@ from flockrl.core.errors import UsageError
 
 
 def listing(words: list[str]) -> int:
-    from flockrl.algos.presets import algorithms, preset
+    from flockrl.algos.presets import algorithms
     from flockrl.envs.adapters.adapt import ABOUT
     from flockrl.envs.adapters.adapt import SUITES as OUTSIDE
     from flockrl.envs.registry import SUITES, environments
@@ -22,7 +22,7 @@ def listing(words: list[str]) -> int:
         raise UsageError(f"flockrl list shows algorithms or envs, not {what!r}.")
     if what != "envs":
         for name in algorithms():
-            print(f"{name:24}{preset(name).summary}")
+            print(f"{name:24}{_summary(name)}")
     if what == "both":
         print()
     if what != "algorithms":
@@ -34,9 +34,21 @@ def listing(words: list[str]) -> int:
     return 0
 
 
+def _summary(name: str) -> str:
+    from flockrl.algos.presets import preset
+
+    try:
+        return preset(name).summary
+    except UsageError as error:  # of another distribution
+        return str(error)
+
+
 def _sides(builder: Any) -> str:
     """The sides of an environment of opponents."""
-    spec = builder().spec
+    try:
+        spec = builder().spec
+    except UsageError:  # it cannot be built without settings
+        return ""
     return f"  [sides: {', '.join(spec.parties)}]" if len(set(spec.sides)) > 1 else ""
 
 

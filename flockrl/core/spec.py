@@ -19,7 +19,7 @@ ONE_SIDE = "team"
 
 def stem(agent: str) -> str:
     """An agent's name without its number: adversary_2 -> adversary."""
-    return re.sub(r"[_ ]?\d+$", "", agent)
+    return re.sub(r"[_ ]?\d+$", "", agent) or agent
 
 
 @dataclass(frozen=True)

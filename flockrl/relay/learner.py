@@ -32,12 +32,20 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
         trainer.save(note={})
         return trainer
     trainer = Trainer.load(path)
-    if trainer.algorithm != algorithm or trainer.spec != spec:
+    if not _same(trainer.algorithm, algorithm) or trainer.spec != spec:
         raise UsageError(
             f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
         )
     _cut_metrics(path / "metrics.jsonl", trainer.stats["steps"])
     return trainer
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two words name the same algorithm, or the same players of all sides."""
+    from flockrl.training.players import split_sides
+
+    sides = [{s: p.partition(":")[0].rstrip("/") for s, p in split_sides(x).items()} for x in (one, other)]
+    return sides[0] == sides[1] if sides[0] or sides[1] else one == other
 
 
 def _cut_metrics(file: Path, steps: int) -> None:

@@ -107,6 +107,8 @@ def _check_agents(run: Run, name: str, spec: EnvSpec, own: bool) -> None:
         if j < 0 or sizes[0] != sizes[1]:
             there = "is not there" if j < 0 else "sees or does something else there"
             raise UsageError(f"{run.path} cannot play for {name} of {spec.name}: {agent} {there} ({theirs.name}).")
+    if own and len(theirs.parties.get(name, ())) != len(spec.parties[name]):
+        raise UsageError(f"{run.path} cannot play for {name} of {spec.name}: there are other numbers of agents there.")
     if not own and theirs.num_agents != spec.num_agents:
         raise UsageError(f"{run.path} cannot play for {name} of {spec.name}: it has other agents ({theirs.name}).")
 

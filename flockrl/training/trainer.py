@@ -105,7 +105,7 @@ class Trainer(metaclass=_Named):
         self._epoch: dict[str, Any] = _blank_epoch()
         self._build(spec)
         state = jax.jit(self._learner.init)(jax.random.fold_in(jax.random.key(seed), 0))
-        others = frozen_params(self.config)
+        others = frozen_params(self.config) if isinstance(hyperparams or {}, Mapping) else {}  # else it is loaded
         self._state = {**state, **others} if others else state
 
     def _build(self, spec: EnvSpec) -> None:
