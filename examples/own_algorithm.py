@@ -3,7 +3,7 @@
 python examples/own_algorithm.py
 
 An algorithm is pure functions of arrays. Once registered, it trains, resumes, evaluates and plays for a side of a
-game like the others. Other distributions add theirs with an entry point `flockrl.algorithms`, naming a `flockrl.Family`.
+game like the others. Other distributions add theirs by an entry point `flockrl.algorithms`, naming a `flockrl.Family`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ONE_SIDE = "team"
 
 def stem(agent: str) -> str:
     """An agent's name without its number: adversary_2 -> adversary."""
-    return re.sub(r"[_ ]?\d+$", "", agent) or agent
+    return re.sub(r"[_ ]?\d+$", "", agent)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class EnvSpec:
     @property
     def parties(self) -> dict[str, tuple[int, ...]]:
         """The sides that a user can name -> their agents: where all play together, the kinds of agents by name."""
-        labels = self.sides if len(set(self.sides)) > 1 else tuple(map(stem, self.agents))
+        labels = self.sides if len(set(self.sides)) > 1 else tuple(stem(agent) or ONE_SIDE for agent in self.agents)
         return {name: tuple(i for i, x in enumerate(labels) if x == name) for name in dict.fromkeys(labels)}
 
     def part(self, agents: Sequence[int], state_size: int | None = None) -> EnvSpec:
