@@ -8,6 +8,7 @@ import numpy as np
 
 from flockrl.algos.parts import mean
 from flockrl.core.actions import action_bounds, clip_action
+from flockrl.core.groups import is_continuous
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory, choose
 
 
@@ -37,12 +38,15 @@ def measured(algorithm: Algorithm, spec: EnvSpec) -> Algorithm:
 
 
 def distance(spec: EnvSpec, before: Array, after: Array) -> Array:
-    """[B, N] between actions: 1 where discrete ones differ; of continuous ones the mean of |a - b| over their
-    dimensions, as a part of their range where that is bounded."""
+    """[B, N] between actions: the mean over their numbers of 1 where choices differ, and of |a - b| of real ones, as a
+    part of their range where that is bounded."""
     if spec.discrete:
         return (before != after).astype(jnp.float32)
     low, high = action_bounds(spec)
-    bounded = np.isfinite(low) & np.isfinite(high) & spec.own_actions
+    own, real = spec.own_numbers, is_continuous(spec)[:, None]
+    bounded = np.isfinite(low) & np.isfinite(high) & own & real
     width = np.where(bounded, high - low, 1.0).astype(np.float32)
     apart = jnp.abs(clip_action(spec, after) - clip_action(spec, before)) / width
-    return (apart * spec.own_actions).sum(-1) / spec.own_actions.sum(-1)
+    if not spec.continuous:
+        apart = jnp.where(real, apart, before != after)
+    return (apart * own).sum(-1) / own.sum(-1)
