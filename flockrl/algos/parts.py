@@ -25,7 +25,12 @@ def require(config: Any, **checks: bool) -> None:
 
 
 def require_discrete(spec: EnvSpec, who: str) -> None:
-    """Refuse continuous actions with a sentence that names learners for them."""
+    """Refuse other actions with a sentence that names learners for them."""
+    if spec.maskable and not spec.discrete:
+        raise UsageError(
+            f"{who} needs one choice per agent, and agents of {spec.name} have several at once or real actions: use "
+            "ippo, mappo or ireinforce instead, or give the sides players of their own."
+        )
     if not spec.discrete:
         raise UsageError(
             f"{who} needs discrete actions, and {spec.name} has continuous ones: use ippo, mappo, ireinforce, maddpg, "
