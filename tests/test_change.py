@@ -8,7 +8,7 @@ import pytest
 from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.measured import distance, measured
 from flockrl.core.groups import make_groups
-from flockrl.core.types import Algorithm, Box, Discrete, EnvSpec, Trajectory
+from flockrl.core.types import Algorithm, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 from flockrl.envs.registry import make
 from flockrl.evaluation.metrics import categorical_kl, gaussian_kl
 from flockrl.nets import heads
@@ -32,6 +32,14 @@ def test_distance_of_continuous_actions_is_a_part_of_their_range():
     before = jnp.array([[[0.0, 5.0], [1.0, 0.0]]])
     after = jnp.array([[[1.0, 3.0], [4.0, 9.0]]])
     np.testing.assert_allclose(distance(world, before, after), [[(1 / 4 + 0) / 2, 3.0]])
+
+
+def test_distance_of_mixed_actions_counts_other_choices_and_measures_real_ones():
+    """The first agent chooses once, the second twice and changes one of them, the third moves in one dimension."""
+    world = spec(Discrete(4), MultiDiscrete((3, 2)), Box((2,), -2, 2))
+    before = jnp.array([[[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]]])
+    after = jnp.array([[[3.0, 0.0], [0.0, 1.0], [1.0, 1.0]]])
+    np.testing.assert_allclose(distance(world, before, after), [[1, 1 / 2, 1 / 8]])
 
 
 def test_an_update_tells_how_many_greedy_actions_it_changed():
