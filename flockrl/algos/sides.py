@@ -21,7 +21,6 @@ from flockrl.core.random import Source, Tape
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
 
-Act = Callable[[PyTree, Observation, PyTree, Any, bool], tuple[Array, PyTree, Mapping[str, Array]]]
 Script = Callable[[EnvSpec, Observation, Any], Array]
 """(the side's spec, what it sees [B, n, ...], key) -> its actions [B, n] or [B, n, W]. Compiled, so written in JAX."""
 

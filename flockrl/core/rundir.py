@@ -58,6 +58,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     temporary.replace(path)
 
 
+def per_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
+    """A figure of a log point ("return" or "eval_return") by side; {} where all agents play together."""
+    found = {name.removeprefix(f"{what}_"): x for name, x in row.items() if name.startswith(f"{what}_")}
+    return {name: x for name, x in found.items() if name not in ("std", "per_agent")}
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     file = path / METRICS
     return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []

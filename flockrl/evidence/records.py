@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CONFIG, RESULT, read_metrics
+from flockrl.core.rundir import CONFIG, RESULT, per_side, read_metrics
 from flockrl.evaluation.metrics import converged_at, stability
 
 TEAM = (
@@ -52,8 +52,7 @@ class Record:
     @property
     def sides(self) -> list[str]:
         """The sides whose returns are told apart; none where all agents play together."""
-        names = [name.removeprefix("eval_return_") for name in self.evals[-1] if name.startswith("eval_return_")]
-        return [name for name in names if name not in ("std", "per_agent")]
+        return list(per_side(self.evals[-1], "eval_return"))
 
     @property
     def converged_at(self) -> float | None:

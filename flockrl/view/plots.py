@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.rundir import read_metrics
+from flockrl.core.rundir import per_side, read_metrics
 from flockrl.envs.api import Paths
 
 COLORS = ("#0b6e99", "#c8553d", "#588157", "#7b2d8b", "#b08900")
@@ -24,7 +24,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     axes = figure.subplots()
     metrics = [read_metrics(path) for path in runs]
     tested = [[row for row in rows if "eval_return" in row] for rows in metrics]
-    sides = _sides(tested[0][0]) if tested[0] else []
+    sides = list(per_side(tested[0][0], "eval_return")) if tested[0] else []
     if not tested[0]:  # trained on recordings of an environment that cannot be built here
         _draw_loss(axes, metrics[0])
     for name, color in zip(sides or [""], COLORS, strict=False):
@@ -37,12 +37,6 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(file)
-
-
-def _sides(row: dict[str, Any]) -> list[str]:
-    """The sides whose returns an evaluation tells apart."""
-    names = [name.removeprefix("eval_return_") for name in row if name.startswith("eval_return_")]
-    return [name for name in names if name not in ("std", "per_agent")]
 
 
 def _draw_loss(axes: Any, rows: list[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flockrl.core.callbacks import Callback, Moment
+from flockrl.core.rundir import per_side
 from flockrl.core.types import EvalResult
 
 if TYPE_CHECKING:
@@ -112,10 +113,7 @@ class Progress(Callback):
 
 def _by_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
     """A figure of a log point by side, or under "" where all agents play together; {} where it is not there."""
-    known = ("std", "per_agent")
-    found = {name.removeprefix(f"{what}_"): x for name, x in row.items() if name.startswith(f"{what}_")}
-    sides = {name: x for name, x in found.items() if name not in known}
-    return sides or ({"": row[what]} if row.get(what) is not None else {})
+    return per_side(row, what) or ({"": row[what]} if row.get(what) is not None else {})
 
 
 def _told(scores: Mapping[str, float], width: int) -> str:

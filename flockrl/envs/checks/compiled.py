@@ -17,7 +17,7 @@ from typing import Any
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec
 from flockrl.envs.api import Env
-from flockrl.envs.checks import host as host_checks
+from flockrl.envs.checks.host import find as find_on_host
 from flockrl.envs.checks.played import numbers, play
 from flockrl.envs.checks.purity import purity
 from flockrl.envs.checks.returns import maps, returns
@@ -45,7 +45,7 @@ def problems(env: Env | Host, episodes: int = 3, seed: int = 0) -> list[str]:
 def _find(env: Env | Host, episodes: int, seed: int) -> Iterator[str]:
     """The findings of the first stage that has any. Raises when the environment's own code fails."""
     if isinstance(env, Host):
-        for stage in (lambda: wrong_spec(env.spec), lambda: host_checks.find(env, episodes, seed)):
+        for stage in (lambda: wrong_spec(env.spec), lambda: find_on_host(env, episodes, seed)):
             found = [f"{env.spec.name}: {sentence}" for sentence in stage()]
             yield from found
             if found:

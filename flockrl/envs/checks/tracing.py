@@ -10,7 +10,6 @@ import jax
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec
-from flockrl.envs import api
 from flockrl.envs.api import Env
 
 HINTS: dict[type[Exception], str] = {
@@ -55,7 +54,7 @@ def plain(function: Any) -> Any:
 
 def explain(env: Env, what: str, error: Exception) -> str:
     """What failed, where in the user's file, and what to do about it, in one sentence."""
-    ours = ("site-packages", api.__file__, str(Path(__file__).parent))
+    ours = ("site-packages", str(Path(__file__).parents[1] / "api.py"), str(Path(__file__).parent))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(part in f.filename for part in ours)]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), "")
