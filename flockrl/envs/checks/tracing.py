@@ -45,11 +45,12 @@ def trace(env: Env, method: str, *args: Any) -> Traced:
 
 
 def plain(function: Any) -> Any:
-    """The function inside `jax.jit`, whose cache would hide what a second trace does differently."""
+    """A new function that does the same without `jax.jit`: a cache would hide what a second trace does differently.
+    (Bound methods of one object are equal, so JAX may take a second one for the first.)"""
     if not hasattr(function, "lower") or not hasattr(function, "__wrapped__"):
-        return function
+        return lambda *args: function(*args)
     inner, owner = function.__wrapped__, getattr(function, "__self__", None)
-    return inner if owner is None else lambda *args: inner(owner, *args)
+    return lambda *args: inner(*args) if owner is None else inner(owner, *args)
 
 
 def explain(env: Env, what: str, error: Exception) -> str:
