@@ -75,6 +75,16 @@ def config_to_json(config: Any) -> dict[str, Any]:
     }
 
 
+def code_of(config: Any) -> list[str]:
+    """The names of users' code that a config needs: kernels, and scripts of sides."""
+    if not isinstance(config, Sides):
+        return [config.kernel] if getattr(config, "kernel", None) else []
+    found: list[str] = []
+    for side in config.players.values():
+        found += [side.source] if side.kind == "script" else code_of(side.config)
+    return found
+
+
 def config_from_json(algorithm: str, saved: Any, depth: int = 0) -> Any:
     """What `config_to_json` wrote. depth: how many frozen policies it stands inside of."""
     if not isinstance(saved, Mapping):

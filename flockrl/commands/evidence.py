@@ -34,6 +34,8 @@ class BenchFlags:
     """Settings of every run as name=value, in place of what the suite says, e.g. --set lr=0.001 envs=32."""
     out: Path | None = None
     """The benchmark's directory, by default runs/bench-SUITE. The same command continues what is there."""
+    trust: bool = False
+    """Import code that the suite's file names: an environment of your own, a kernel."""
     jobs: int | None = None
     """Runs at a time, each on its own share of the cores; by default one per core."""
     quiet: bool = False
@@ -119,6 +121,9 @@ class ReportFlags:
     """The question it answers; by default the benchmark's."""
     animations: bool = True
     """Show the best, median and worst episodes; they take a few seconds for each algorithm and environment."""
+    trust: bool = False
+    """Import code that the runs' files name: an environment of your own, a kernel, a script. Only for runs that you
+    know: such code can do whatever you can."""
 
 
 def report(words: list[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tyro
 
+from flockrl.core.code import trust_files
 from flockrl.core.errors import UsageError, nearest
 
 
@@ -33,6 +34,8 @@ def parse(flags: Any, words: list[str], prog: str, description: str, prefixes: b
     if unknown:
         hint = nearest(unknown[0].partition("=")[0], _flags(flags, prefixes)) if unknown[0].startswith("-") else ""
         raise UsageError(f"{prog} does not know what to do with {unknown[0]!r}.{hint}")
+    if getattr(result, "trust", False):
+        trust_files()
     return result
 
 

@@ -40,6 +40,9 @@ class EvalFlags:
     """Show the best, the median and the worst of 25 episodes side by side instead."""
     plot: Path | None = None
     """Write a still picture of the paths in one episode to this file (.png, .pdf or .svg); particle worlds only."""
+    trust: bool = False
+    """Import code that the run's files name: an environment of your own, a kernel, a script. Only for runs that you
+    know: such code can do whatever you can."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class ExportFlags:
     """Write the policy of this side alone, of a run with a learner for each side."""
     per_group: bool = False
     """Write one model for each group of agents that share parameters, instead of one for the team."""
+    trust: bool = False
+    """Import code that the run's files name: an environment of your own, a kernel, a script. Only for runs that you
+    know: such code can do whatever you can."""
 
 
 def evaluate(words: list[str]) -> int:

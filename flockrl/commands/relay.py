@@ -72,6 +72,8 @@ class ServeFlags:
     """Calls under way at a time."""
     remember: int = 1_000_000
     """Trajectory ids that are remembered, so that none counts twice."""
+    trust: bool = False
+    """Import code that the trainer in DATA names: a kernel, a script of a side."""
     quiet: bool = False
     """Print nothing but warnings and errors."""
 

@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
+from flockrl.core.code import require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 from flockrl.training.compilation import cache_programs
@@ -34,6 +35,8 @@ class TrainFlags:
     """With --init-from, take over what fits and leave the rest, instead of refusing what does not fit."""
     record: Path | None = None
     """Write every episode of the training to this file (.arrow, .parquet or .csv)."""
+    trust: bool = False
+    """Import code that files name (other runs, recorded trajectories, --config). What you type here needs no trust."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -44,6 +47,9 @@ class ResumeFlags:
 
     run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of a run, or of several seeds."""
+    trust: bool = False
+    """Import code that the run's files name: an environment of your own, a kernel, a script. Only for runs that you
+    know: such code can do whatever you can."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -63,6 +69,10 @@ def train(words: list[str]) -> int:
     from flockrl.training.train import train
 
     run = given.run
+    if run.trust:
+        trust_files()
+    if run.config is not None:
+        _check_code(run.config)
     train(
         name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, init_from=run.init_from,
         init_partly=run.init_partly, **vars(given.training), **settings,
@@ -95,6 +105,15 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     given = parse(flags, words, f"flockrl train {name}", about, prefixes=True)
     chosen = {key: vars(getattr(given, key)) for key in configs}
     return given, {**saved, **chosen} if "=" in name else chosen[name]
+
+
+def _check_code(file: Path) -> None:
+    """Refuse a file of settings that names a kernel, unless files are trusted."""
+    from flockrl.training.config import read_settings
+
+    saved = read_settings(file)[1]
+    kernels = [part.get("kernel") for part in (saved, *saved.values()) if isinstance(part, dict)]
+    require_trust(file, [name for name in kernels if isinstance(name, str) and name])
 
 
 def _own(saved: dict[str, Any], side: str) -> dict[str, Any]:

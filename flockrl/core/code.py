@@ -1,13 +1,49 @@
-"""Code of users, by name: package.module:attribute."""
+"""Code of users, by name: package.module:attribute. Names that stand in files are imported only with trust."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from flockrl.core.errors import UsageError
+
+_trust: ContextVar[bool] = ContextVar("trust", default=False)
+
+
+class Untrusted(UsageError):
+    """A file names code that nobody has allowed to be imported."""
+
+
+@contextmanager
+def trusting(trust: bool) -> Iterator[None]:
+    """With `trust`, allow files that are opened inside to name code. Without it, nothing changes."""
+    token = _trust.set(trust or _trust.get())
+    try:
+        yield
+    finally:
+        _trust.reset(token)
+
+
+def trust_files() -> None:
+    """Allow all files that this process opens to name code: what `--trust` says."""
+    _trust.set(True)
+
+
+def require_trust(file: str | Path, names: Iterable[str]) -> None:
+    """Refuse a file that names code, unless such files are trusted. Names that a user typed need no trust."""
+    found = [repr(name[:100]) for name in dict.fromkeys(names)]
+    if found and not _trust.get():
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise Untrusted(
+            f"{file} names code that would be imported and run: {', '.join(found[:3])}{more}. If you know where it "
+            "comes from, add --trust (in Python: trust=True)."
+        )
 
 
 def load(name: str, what: str) -> Any:

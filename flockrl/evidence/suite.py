@@ -12,6 +12,7 @@ from typing import Any
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
+from flockrl.core.code import require_trust
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import build
 from flockrl.envs.registry import make
@@ -67,11 +68,14 @@ def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
         raise UsageError(f"Cannot read the suite {file}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"The suite {file} is not valid TOML: {error}.") from error
-    return make_suite(file.stem, content, changes or {})
+    return make_suite(file.stem, content, changes or {}, file)
 
 
-def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any]) -> Suite:
-    """A suite from its content: one part at the top, or several under [[part]]. Everything is checked here."""
+def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file: Path | None = None) -> Suite:
+    """A suite from its content: one part at the top, or several under [[part]]. Everything is checked here.
+
+    file: where the content comes from; code that it names must be trusted.
+    """
     _known(content, SUITE_KEYS, name)
     parts = content.get("part", [])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
@@ -81,13 +85,13 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any]) -> S
     for part in parts or [{}]:
         _known(part, PART_KEYS, name)
         merged = {**shared, **part, "settings": {**_table(shared, "settings"), **_table(part, "settings")}}
-        for cell in _cells(name, merged, changes):
+        for cell in _cells(name, merged, changes, file):
             if cells.setdefault(cell.folder, cell) != cell:
                 raise UsageError(f"Suite {name}: two parts ask for {cell.folder} with unlike settings.")
     return Suite(name, str(content.get("question", "")), tuple(cells.values()))
 
 
-def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any]) -> list[Cell]:
+def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path | None) -> list[Cell]:
     algorithms, envs = _names(suite, part, "algorithms"), _names(suite, part, "environments")
     count, first = changes.get("seeds", part.get("seeds", 5)), part.get("first_seed", 0)
     for key, value, least in (("seeds", count, 1), ("first_seed", first, 0)):
@@ -102,7 +106,10 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any]) -> list[Ce
                 **_entry(suite, part, "per_algorithm", algorithms).get(algorithm, {}),
                 **changes.get("settings", {}),
             }
-            run = _checked(algorithm, env, settings)
+            run = _config(algorithm, env, settings)
+            if file is not None:
+                require_trust(file, run.code())
+            make_algorithm(algorithm, make(env).spec, run.config, envs=run.options.envs, updates=1)
             for seed in range(first, first + count):
                 options = dataclasses.replace(run.options, seed=seed)
                 folder = f"{algorithm}-{_slug(env)}/seed_{seed}"
@@ -110,14 +117,13 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any]) -> list[Ce
     return cells
 
 
-def _checked(algorithm: str, env: str, settings: dict[str, Any]) -> RunConfig:
-    """A cell's config. All mistakes in it are found here, before anything runs."""
+def _config(algorithm: str, env: str, settings: dict[str, Any]) -> RunConfig:
+    """A cell's config, its settings checked."""
     if "seed" in settings:
         raise UsageError("A suite counts its seeds with seeds and first_seed: leave seed out of the settings.")
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, f"{algorithm} on {env}")
     config = make_config(algorithm, {k: v for k, v in settings.items() if k not in own})
-    make_algorithm(algorithm, make(env).spec, config, envs=options.envs, updates=1)
     return RunConfig(algorithm, env, options, config)
 
 

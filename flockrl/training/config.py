@@ -11,9 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flockrl.algos.assembly import Sides, config_from_json, config_to_json
+from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_json
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
+from flockrl.envs.adapters.adapt import code_of as env_code
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class RunConfig:
         """Whether its first state holds parameters of other runs."""
         frozen = isinstance(self.config, Sides) and any(side.kind == "frozen" for side in self.config.players.values())
         return bool(self.init_from) or frozen
+
+    def code(self, env: bool = True) -> list[str]:
+        """The names of users' code that the run needs; without `env`, those of its environment are left out."""
+        named = env_code(self.env) if env else ""
+        return [*([named] if named else []), *code_of(self.config)]
 
     def to_json(self) -> dict[str, Any]:
         saved = config_to_json(self.config)

@@ -17,6 +17,7 @@ import numpy as np
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback, Moment
+from flockrl.core.code import trusting
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
 from flockrl.core.types import EnvSpec, PyTree
@@ -108,7 +109,8 @@ class Loop:
                 log.close()
             if self.program.recording is not None:
                 self.program.recording.close()
-        runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
+        with trusting(True):  # what the configs name was given to this process, or trusted when they were opened
+            runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
         return runs[0] if len(runs) == 1 else runs
 
     def _interrupt(self) -> None:

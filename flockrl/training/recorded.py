@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.code import Untrusted, require_trust
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec, Trajectory
 from flockrl.data.files import Files
+from flockrl.envs.adapters.adapt import code_of
 from flockrl.envs.registry import make
 from flockrl.evaluation.playing import make_player
 from flockrl.rollouts.compiled import Episodes
@@ -33,16 +35,21 @@ class Recorded:
     """Trajectory files in the place of an environment: data/FILE, with commas or * for several.
 
     home: the environment that they were recorded in, for evaluation, or None where it cannot be made here.
+    why: the reason why it cannot.
     """
 
     def __init__(self, names: str):
         self.files = Files(names.split(","))
         self.spec: EnvSpec = self.files.spec
         self.home: Any = None
+        self.why = "the environment of the recording is not known here"
         name = self.files.about.get("env")
-        if isinstance(name, str) and not name.startswith(("custom/", "data/", "python/")):
+        if isinstance(name, str) and not name.startswith(("custom/", "data/")):
             try:
+                require_trust(self.files.paths[0], filter(None, [code_of(name)]))
                 self.home = make(name)
+            except Untrusted as error:
+                self.why = str(error)
             except UsageError:
                 self.home = None
         self.best = getattr(self.home, "best", None)
@@ -70,7 +77,7 @@ class RecordedProgram:
         if source.home is not None:
             self._play = make_player(self.algorithm, source.home, options.eval_episodes, workers=options.workers)
         else:
-            self.note = "no evaluation: the environment of the recording is not known here"
+            self.note = f"no evaluation: {source.why}"
 
     def rollouts(self) -> Iterator[Trajectory]:
         """The recorded trajectories, over and over, in the form of rollouts."""

@@ -12,6 +12,7 @@ import jax
 
 from flockrl.algos.assembly import Sides, make_players
 from flockrl.algos.sides import Player
+from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
 from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
@@ -27,16 +28,22 @@ from flockrl.training.programs import make_program, make_source
 
 
 class Run:
-    """A training run, finished or not. `env` is needed only for environments that have no name."""
+    """A training run, finished or not.
 
-    def __init__(self, path: str | Path, env: Any = None):
+    env: needed only for environments that have no name. trust: whether code that the run's files name (an environment
+    of your own, a kernel, a script) may be imported.
+    """
+
+    def __init__(self, path: str | Path, env: Any = None, trust: bool = False):
         self.path = Path(path)
         if not (self.path / CONFIG).is_file():
             seeds = sorted(self.path.glob(f"seed_*/{CONFIG}")) if self.path.is_dir() else []
             hint = f" It holds several seeds: name one, such as {seeds[0].parent}." if seeds else ""
             raise UsageError(f"{self.path} is not a run: it has no {CONFIG}.{hint}")
         self.config = RunConfig.from_json(read_json(self.path / CONFIG))
-        self._env = None if env is None else make(env)
+        self._env, self._trust = None if env is None else make(env), trust
+        with trusting(trust):
+            require_trust(self.path / CONFIG, self.config.code(env=env is None))
 
     @functools.cached_property
     def env(self) -> Env:
@@ -56,7 +63,8 @@ class Run:
             raise UsageError(
                 f"{self.path} was trained on an environment of your own ({self.config.env[7:]}): pass it as env=..."
             )
-        return make_source(self.config.env)
+        with trusting(self._trust):
+            return make_source(self.config.env)
 
     @property
     def algorithm(self) -> Algorithm:

@@ -10,6 +10,7 @@ from typing import Any
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback
+from flockrl.core.code import trusting
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
 from flockrl.core.settings import build
@@ -34,6 +35,7 @@ def train(
     record: str | Path | None = None,
     init_from: str | Path | Run | None = None,
     init_partly: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Any:
     """Train `algorithm` on `env` and return the `Run`, or a list of them when `seeds` > 1.
@@ -48,7 +50,20 @@ def train(
     out: the run's directory, by default a fresh one under runs/.
     record: a file (.arrow, .parquet or .csv) to write every episode of the training to, see docs/data.md.
     init_from: a run, or RUN:SIDE, whose parameters this one begins with; with init_partly what does not fit is left.
+    trust: whether code that files name (other runs, recorded trajectories) may be imported; names that you pass need
+    no trust.
     """
+    with trusting(trust):
+        return _train(
+            algorithm, env, seeds, out, quiet, callbacks, record, init_from, init_partly, settings
+        )  # fmt: skip
+
+
+def _train(
+    algorithm: str | Mapping[str, Any], env: Any, seeds: int, out: str | Path | None, quiet: bool,
+    callbacks: Sequence[Callback], record: str | Path | None, init_from: str | Path | Run | None, init_partly: bool,
+    settings: dict[str, Any],
+) -> Any:  # fmt: skip
     environment = make_source(env)
     if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
@@ -97,13 +112,15 @@ def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
     return Recording(path, env.spec, config.env, config.options.envs, about)
 
 
-def resume(path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: Sequence[Callback] = ()) -> Any:
+def resume(
+    path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: Sequence[Callback] = (), trust: bool = False
+) -> Any:
     """Continue a run, or all seeds of one, from the newest checkpoint to the steps it was given.
 
-    The result is the one that an uninterrupted run would have had, bit for bit.
+    The result is the one that an uninterrupted run would have had, bit for bit. trust: see `Run`.
     """
     paths = find_runs(path)
-    runs = [Run(p, env) for p in paths]
+    runs = [Run(p, env, trust) for p in paths]
     if all((p / RESULT).exists() for p in paths):
         return runs[0] if len(runs) == 1 else runs
     for run in runs:

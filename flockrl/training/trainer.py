@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.assembly import config_from_json, config_to_json, facts, make_algorithm
+from flockrl.algos.assembly import code_of, config_from_json, config_to_json, facts, make_algorithm
 from flockrl.algos.presets import algorithms
+from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import METRICS, write_json
 from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
@@ -284,17 +285,19 @@ class Trainer(metaclass=_Named):
                     old.unlink()
 
     @staticmethod
-    def load(path: str | Path, name: str = CHECKPOINTS) -> Trainer:
-        """The trainer that was saved at `path`, as it was."""
+    def load(path: str | Path, name: str = CHECKPOINTS, trust: bool = False) -> Trainer:
+        """The trainer that was saved at `path`, as it was. trust: whether code that it names may be imported."""
         path = Path(path)
         try:
             saved = json.loads((path / CONFIG).read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"There is no trainer at {path}: {error}.") from error
         sided = {name: saved[name] for name in ("sides", "config")} if "sides" in saved else saved["config"]
+        config = config_from_json(saved["algorithm"], sided)
+        with trusting(trust):
+            require_trust(path / CONFIG, code_of(config))
         trainer = Trainer(
-            saved["algorithm"], spec_from_json(saved["spec"]),
-            hyperparams=config_from_json(saved["algorithm"], sided), envs=saved["envs"],
+            saved["algorithm"], spec_from_json(saved["spec"]), hyperparams=config, envs=saved["envs"],
             max_version_lag=saved["max_version_lag"], steps=saved["steps"], seed=saved["seed"],
         )  # fmt: skip
         trainer.save_path = path

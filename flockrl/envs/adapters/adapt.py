@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,12 +61,39 @@ class Recipe:
 
             return pettingzoo.raw(self.name, settings, draw)
         if self.suite == "python":
-            return load(self.name, "environment")(**settings)
+            return factory(self.name)(**settings)
         if self.suite == "object":
             return self.thing(**settings) if callable(self.thing) else copy.deepcopy(self.thing)
         from flockrl.envs.adapters import gymnasium
 
         return gymnasium.raw(self.suite, self.name, settings, draw)
+
+
+def factory(name: str) -> Any:
+    """The class or function at package.module:attribute, which must be able to build an environment."""
+    if name.partition(".")[0].partition(":")[0] in sys.stdlib_module_names:
+        raise UsageError(f"python/{name} is part of Python itself and no environment.")
+    found = load(name, "environment")
+    named = f"python/{name} is a {type(found).__name__}"
+    if isinstance(found, type):
+        if not all(callable(getattr(found, method, None)) for method in ("reset", "step")):
+            raise UsageError(f"python/{name} is no environment: the class has no methods reset and step.")
+    elif not callable(found) or inspect.isbuiltin(found):
+        raise UsageError(f"{named}, but expected an environment's class or a function that builds one.")
+    elif getattr(found, "__module__", "").partition(".")[0] in sys.stdlib_module_names - {"__main__", "functools"}:
+        raise UsageError(f"python/{name} is part of Python itself and no environment.")
+    return found
+
+
+def code_of(name: str) -> str:
+    """The code outside of known packages that the environment `name` would import; empty where there is none."""
+    suite, _, rest = name.partition("/")
+    short, _, text = rest.partition(":")
+    if suite == "python":
+        return f"python/{short}:{text.partition(',')[0]}"
+    if suite == "pettingzoo" and short.partition(".")[0] not in ("pettingzoo", "mpe2"):
+        return f"pettingzoo/{short}"
+    return name if suite in SUITES and ":" in text else ""  # a setting may name a module, too
 
 
 def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
