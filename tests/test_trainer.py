@@ -200,7 +200,7 @@ def test_a_kernel_of_ones_own_trains_and_resumes(tmp_path):
     shapes = [x.shape for x in jax.tree.leaves(trainer._state.params["actor"])]
     assert (6 + 3, 12) in shapes
     trainer.save()
-    again = flockrl.Trainer.load(tmp_path)
+    again = flockrl.Trainer.load(tmp_path, trust=True)
     obs = np.ones((3, 6), np.float32)
     assert np.array_equal(again.acquire_model().act(obs), trainer.acquire_model().act(obs))
     assert _trainer("maddpg", kernel=Wide).acquire_model().act(obs).shape == (3,)  # a critic that all read alike

@@ -15,10 +15,13 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError
+from flockrl.core.rundir import write_json
 from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.text import printable
 from flockrl.relay.client import Client
+from flockrl.relay.front import allowed, start
 from flockrl.relay.ingest import Limits
-from flockrl.relay.server import Relay, allowed, start
+from flockrl.relay.server import Relay
 from flockrl.training.compilation import cache_programs
 
 MB = 1 << 20
@@ -70,6 +73,12 @@ class ServeFlags:
     """Rows (steps of one agent) per second that one address may send; 0 for any number."""
     clients: int = 256
     """Calls under way at a time."""
+    largest: float = 1e6
+    """Absolute value of observations, states and actions that is accepted; bounds in the spec hold besides."""
+    largest_reward: float = 1e6
+    """Absolute value of rewards that is accepted."""
+    largest_logp: float = 30.0
+    """How far the log-probability of an action may lie from 0, for each number that the action has."""
     remember: int = 1_000_000
     """Trajectory ids that are remembered, so that none counts twice."""
     trust: bool = False
@@ -100,10 +109,15 @@ def serve(words: list[str]) -> int:
     limits = Limits(
         message_bytes=int(given.message_mb * MB), rate=given.rate, clients=given.clients,
         backlog_bytes=int(given.backlog_mb * MB), log_bytes=int(given.log_mb * MB),
+        largest=given.largest, reward=given.largest_reward, logp=given.largest_logp,
     )  # fmt: skip
     tokens, tls, spec = _tokens(given.token_file), _tls(given), _spec(given)
     allowed(given.listen, tokens, tls)
-    relay = Relay(given.data, spec, limits, given.remember)
+    try:
+        relay = Relay(given.data, spec, limits, given.remember)
+        write_json(given.data / "spec.json", spec_to_json(spec))  # now that no other server can be using it
+    except OSError as error:
+        raise UsageError(f"{given.data} cannot be used: {error.strerror or error}.") from error
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -142,7 +156,10 @@ def _learner(given: Any, relay: Relay) -> Any:
         given.data / "trainer", given.algorithm, relay.spec, hyperparams=settings, envs=given.envs,
         buffer_size=given.buffer_size, max_version_lag=given.max_version_lag, steps=given.steps, seed=given.seed,
     )  # fmt: skip
-    return Learner(trainer, relay.log, relay.store, relay.limits.log_bytes, given.save_every, given.publish_every)
+    return Learner(
+        trainer, relay.log, relay.store, relay.limits.log_bytes, given.save_every, given.publish_every,
+        blame=relay.senders.blame,
+    )  # fmt: skip
 
 
 def _spec(given: Any) -> EnvSpec:
@@ -161,10 +178,8 @@ def _spec(given: Any) -> EnvSpec:
             spec = spec_from_json(json.loads(file.read_text()))
         except OSError as error:
             raise UsageError("Say what team the trajectories are of: --env NAME or --spec FILE.") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{file} is not JSON: {error}.") from error
-    given.data.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(spec_to_json(spec), indent=1) + "\n")
     return spec
 
 
@@ -173,7 +188,7 @@ def _tokens(file: Path | None) -> list[str]:
         return []
     try:
         tokens = file.read_text().split()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"The token file cannot be read: {error}.") from error
     if not tokens or min(map(len, tokens)) < 8:
         raise UsageError(f"{file} must have a token of at least 8 characters on each line.")
@@ -197,16 +212,20 @@ def status(words: list[str]) -> int:
     said = Client(given.address, tokens[0] if tokens else None, given.tls_root, timeout=10.0).status()
     if given.json:
         print(json.dumps(said, indent=1))
-    else:
+        return 1 if str(said.get("health", "")).startswith("failed") else 0
+    try:
         _show(given.address, said)
-    return 1 if said["health"].startswith("failed") else 0
+        return 1 if said["health"].startswith("failed") else 0
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"{given.address} does not answer like a server of flockrl.") from None
 
 
 def _show(address: str, said: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=address, show_header=False)
+    table = Table(title=Text(address), show_header=False)
     accepted, refused = said["accepted"], said["refused"]
     rows = [
         ("health", said["health"]), ("team", f"{said['environment']}: {', '.join(said['agents'])}"),
@@ -226,8 +245,14 @@ def _show(address: str, said: dict[str, Any]) -> None:
             ("backlog", f"{said['backlog_bytes'] / MB:,.1f} MB"),
             ("return", "not known yet" if value is None else f"{value:.3f} (mean over agents and recent episodes)"),
         ]  # fmt: skip
+    if said.get("trouble"):
+        rows.append(("trouble", said["trouble"]))
+    for message in said.get("set_aside", []):
+        who = f", sent by {', '.join(message['senders'])}" if message["senders"] else ""
+        rows.append(("set aside", f"{message['count']} trajectories ({message['trajectories'][0]}, ...){who}"))
+    rows += [("refused sender", name) for name in said.get("refused_senders", [])]
     rows.append(("refused", f"{refused['messages']:,} messages"))
     rows += [("", f"{count} x {reason}") for reason, count in refused["reasons"].items()]
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(printable(value)))
     Console().print(table)

@@ -13,6 +13,10 @@ class UsageError(Exception):
     """
 
 
+class NotFinite(UsageError):
+    """An update made numbers that are not finite: what was learned is lost, up to the last checkpoint."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest choice, or the sorted choices when nothing is close."""
     options = sorted(choices)

@@ -59,6 +59,8 @@ class Client:
         except (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError) as error:
             raise Unreachable(f"{self.server}: {_plain(error)}") from None
         except pa.ArrowInvalid as error:
+            if "Concurrent RPC limit" in str(error):  # Flight takes all that is exhausted for invalid
+                raise Unreachable(f"{self.server}: Too many calls at the same time.") from None
             raise Refused(_plain(error)) from None
         except (pa.ArrowException, OSError) as error:
             raise Unreachable(f"{self.server}: {_plain(error)}") from None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import EnvSpec
 from flockrl.data.experience import Experience
-from flockrl.data.schema import BadData, decode, read_spec
+from flockrl.data.schema import KEY, BadData, decode, make_schema, read_spec
+from flockrl.relay.bounds import check_numbers
 from flockrl.relay.wire import unpack
 
 
@@ -26,16 +28,28 @@ class Limits:
     """Memory that a decoded message may need: arrays have room for all agents, also for those that are not in it."""
     name_length: int = 200
     """Characters of a trajectory's id and of an environment's name."""
-    largest: float = 1e9
-    """Absolute value of observations, rewards and other numbers; larger ones could overflow in the learner."""
+    largest: float = 1e6
+    """Absolute value of observations, states and actions; larger numbers could overflow in the learner."""
+    reward: float = 1e6
+    """Absolute value of rewards."""
+    logp: float = 30.0
+    """Distance of an action's log-probability from 0, for each number that the action has."""
     rate: float = 0.0
     """Rows per second from one address; 0 for no limit."""
     clients: int = 256
-    """Calls that are handled at the same time."""
+    """Calls that are under way at the same time."""
+    answer_bytes: int = 256 << 20
+    """Models that are being sent at the same time."""
     backlog_bytes: int = 64 << 20
     """Accepted data that is not trained on yet; above this size, acknowledgements wait."""
     log_bytes: int = 10 << 30
     """Size of the log on disk; above it, the oldest segments that were trained on are deleted."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "rate" else 1
+            if not least <= value <= (1e38 if isinstance(value, float) else 2**62):
+                raise UsageError(f"{field.name} must be at least {least} and finite, not {value}.")
 
 
 def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Experience]:
@@ -53,11 +67,7 @@ def admit(data: Any, spec: EnvSpec, limits: Limits) -> tuple[pa.RecordBatch, Exp
 
 
 def _check(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> Experience:
-    theirs = read_spec(batch.schema)
-    if theirs != spec:
-        raise BadData(
-            f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}."
-        )
+    _same_team(batch.schema.metadata or {}, spec)
     _room(batch, spec, limits)
     for name in ("trajectory", "env"):
         if (pc.max(pc.utf8_length(batch.column(name))).as_py() or 0) > limits.name_length:
@@ -65,11 +75,28 @@ def _check(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> Experience:
     if pc.min(pc.utf8_length(batch.column("trajectory"))).as_py() == 0:
         raise BadData("The column 'trajectory' is empty in a row.")
     experience = decode(batch, spec)
-    for name in ("obs", "next_obs", "reward", "action", "state", "next_state", "logp"):
-        values = getattr(experience, name)
-        if values is not None and values.dtype.kind == "f" and np.nanmax(np.abs(values), initial=0.0) > limits.largest:
-            raise BadData(f"The column for {name} has numbers beyond {limits.largest:g}.")
+    check_numbers(experience, spec, limits.largest, limits.reward, limits.logp)
     return experience
+
+
+def _same_team(metadata: dict[bytes, bytes], spec: EnvSpec) -> None:
+    """Refuse data of another environment. What a stranger wrote is parsed only if it could be the same."""
+    said, own = metadata.get(KEY, b""), _own(spec)
+    if said == own:
+        return
+    if len(said) > 2 * len(own) + 10_000:
+        raise BadData("The trajectories are of another environment than this server's: they describe it at length.")
+    theirs = read_spec(pa.schema([], metadata={KEY: said}))
+    if theirs != spec:
+        raise BadData(
+            f"The trajectories are of {theirs.name[:60]!r} as the sender knows it, not of this server's {spec.name!r}."
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _own(spec: EnvSpec) -> bytes:
+    """What the metadata of this environment's data say."""
+    return make_schema(spec).metadata[KEY]
 
 
 def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:

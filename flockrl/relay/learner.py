@@ -6,27 +6,31 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import NotFinite, UsageError
 from flockrl.core.spec import EnvSpec
+from flockrl.core.text import printable
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode
 from flockrl.portable.write import Exporter
+from flockrl.relay.aside import Aside, Suspect, suspect
 from flockrl.relay.log import Damaged, Log, Position
 from flockrl.relay.store import Store
+from flockrl.training.trainer import CONFIG, Trainer
 
 logger = logging.getLogger("flockrl.relay")
+TRIES = 5
+"""Times that training goes back to its checkpoint without getting any further, before it stops."""
 
 
 def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> Any:
     """The trainer that was saved at `path`, or a new one with these settings of `flockrl.Trainer`."""
-    from flockrl.training.trainer import CONFIG, Trainer
-
     saved = path / CONFIG
-    if saved.exists() and not any((path / "checkpoints").glob("*")):
-        saved.unlink()  # the trainer ended before its first checkpoint
+    if saved.exists() and not any(step.name.isdigit() for step in (path / "checkpoints").glob("*")):
+        saved.unlink()  # the trainer ended before its first checkpoint was complete
     if not saved.exists():
         trainer = Trainer(algorithm, spec, save_path=path, **settings)
         trainer.save(note={})
@@ -66,6 +70,10 @@ class Learner(threading.Thread):
     """Reads the log, trains, publishes models, saves checkpoints.
 
     save_every, publish_every, log_every: the least seconds between checkpoints, models and lines of metrics.
+    blame: told the ids of the trajectories that broke an update; returns who sent them.
+
+    An update whose result is not finite is undone: training goes back to its checkpoint and reads the log again from
+    there without the message with the largest numbers, or, where that does not help, without all of the update.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class Learner(threading.Thread):
         save_every: float = 30.0,
         publish_every: float = 0.5,
         log_every: float = 5.0,
+        blame: Callable[[Sequence[str]], list[str]] = lambda ids: [],
     ):
         super().__init__(name="learner", daemon=True)
         self.trainer, self.log, self.store, self._log_bytes = trainer, log, store, log_bytes
@@ -91,6 +100,15 @@ class Learner(threading.Thread):
         self.failure = ""
         self.row: dict[str, Any] = {}
         """The newest line of metrics."""
+        self.trouble = ""
+        """What cannot be written at present, and why; it is tried again."""
+        self.aside = Aside(log.path.parent / "aside")
+        self._blame = blame
+        self._skip = {Position(*place) for place in note.get("skip", [])}
+        self._window: list[Suspect] = []
+        """Messages that the next update will have learned from."""
+        self._failed_at: Position | None = None
+        self._failures = 0
         self._logged = trainer.version
         self._every = {"save": save_every, "publish": publish_every, "log": log_every}
         self._due = {what: time.monotonic() + seconds for what, seconds in self._every.items()}
@@ -120,7 +138,7 @@ class Learner(threading.Thread):
         try:
             while not self._stopping.is_set():
                 if not self._step() and not self.log.wait(self.position, 0.2):
-                    self._publish()  # nothing to train on: publish the newest parameters
+                    self._try("a model", self._publish)  # nothing to train on: publish the newest parameters
                 self._regularly()
         except Exception as error:  # after any error the server goes on to accept data and serve models
             self.failure = f"{type(error).__name__}: {error}"
@@ -140,14 +158,55 @@ class Learner(threading.Thread):
         if found is None:
             return False
         batch, after = found
+        if self.position in self._skip:
+            self._move(after)
+            return True
         try:
-            if self.trainer.receive_trajectory(decode(batch, self.trainer.spec)) and self._is_due("publish"):
-                self._publish()
-        except BadData as error:
-            logger.error("a message in the log cannot be used: %s", error)
+            data = decode(batch, self.trainer.spec)
+            self._window.append(suspect(self.position, data))
+            learned = self.trainer.receive_trajectory(data)
+        except NotFinite as error:
+            self._go_back(error)
+            return True
+        except UsageError as error:
+            logger.error("a message in the log cannot be used: %s", printable(error))
             self.unusable += 1
+            learned = False
         self._move(after)
+        if learned:
+            del self._window[:-1]  # a part of the last message may be left
+            if self._failed_at is not None and after > self._failed_at:
+                self._failed_at, self._failures = None, 0
+                self._try("a checkpoint", self.save)
+            if self._is_due("publish"):
+                self._try("a model", self._publish)
         return True
+
+    def _go_back(self, error: NotFinite) -> None:
+        """Undo an update that is not finite, and leave out what it learned from."""
+        again = self._failed_at is not None and self.position <= self._failed_at
+        self._failures = self._failures + 1 if again else 1
+        if self._failures > TRIES:
+            raise error
+        self._failed_at = max(self.position, self._failed_at or self.position)
+        worst = max(self._window, key=lambda message: message.size)
+        senders = self._blame(worst.ids)
+        for message in [worst] if self._failures == 1 else self._window:
+            self._skip.add(message.position)
+            self.unusable += 1
+            self.aside.add(message, self._batch(message.position), senders if message is worst else [], str(error))
+        logger.error("%s The update is undone, and messages are set aside in %s.", error, self.aside.path)
+        self.trainer.restore()
+        self._window = []
+        place = self.trainer.note.get("position")
+        self._move(Position(*place) if place else self.log.start)
+
+    def _batch(self, position: Position) -> Any:
+        try:
+            found = self.log.read(position)
+        except Damaged:
+            return None
+        return None if found is None else found[0]
 
     def _move(self, position: Position) -> None:
         with self._moved:
@@ -174,16 +233,32 @@ class Learner(threading.Thread):
         if self.position == self._saved:
             return
         if self.trainer.version > self._logged and self._is_due("log"):
-            self._log()
+            self._try("metrics", self._log)
         if self._is_due("save"):
-            self.save()
+            self._try("a checkpoint", self.save)
+
+    def _try(self, what: str, write: Callable[[], None]) -> bool:
+        """Write something. A failure, such as a full disk, is told and tried again when it is due again."""
+        try:
+            write()
+        except Exception as error:
+            if not self.trouble:
+                logger.error("%s cannot be written: %s", what, printable(error))
+            self.trouble = f"{what} cannot be written: {printable(error)}"
+            self._stopping.wait(0.2)
+            return False
+        if self.trouble.startswith(what):
+            logger.warning("%s can be written again", what)
+            self.trouble = ""
+        return True
 
     def _log(self) -> None:
         self.row, self._logged = self.trainer.log_epoch(), self.trainer.version
 
     def save(self) -> None:
         """Write a checkpoint with the position in the log, and delete the part of the log that is no longer needed."""
-        self.trainer.save(note={"position": list(self.position), "unusable": self.unusable})
+        skip = [list(place) for place in sorted(self._skip) if place >= self.position]
+        self.trainer.save(note={"position": list(self.position), "unusable": self.unusable, "skip": skip})
         self._saved = self.position
         self.log.trim(self._saved, self._log_bytes)
 
@@ -192,5 +267,5 @@ class Learner(threading.Thread):
         self._stopping.set()
         self.join()
         if not self.failure and self.position != self._saved:
-            self._log()
-            self.save()
+            self._try("metrics", self._log)
+            self._try("a checkpoint", self.save)

@@ -12,6 +12,7 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import stem
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, PyTree
+from flockrl.data.experience import Experience
 
 
 def grown(old: EnvSpec, name: str | None, obs_dim: int | None, act_dim: int | None) -> EnvSpec:
@@ -28,6 +29,13 @@ def grown(old: EnvSpec, name: str | None, obs_dim: int | None, act_dim: int | No
         old.name, (*old.agents, name), (*old.observations, seen), (*old.actions, does), old.max_steps,
         sides=(*old.sides, old.sides[-1]), state_size=old.state_size,
     )  # fmt: skip
+
+
+def larger(data: Experience, old: EnvSpec, new: EnvSpec) -> Experience:
+    """Experience of the smaller team as that of the larger one, in which the newcomer was not there."""
+    from flockrl.data.schema import decode, encode  # needs pyarrow, which few need
+
+    return decode(encode(data, old), new)
 
 
 def add_agent(old: PyTree, new: PyTree, before: EnvSpec, after: EnvSpec) -> PyTree:

@@ -126,3 +126,9 @@ def compile_once(function: Callable[..., Any]) -> Any:
 def blank_iteration() -> Any:
     """The structure of `TrainState.iteration`."""
     return jax.ShapeDtypeStruct((), jnp.int32)
+
+
+@jax.jit
+def all_finite(params: PyTree) -> Array:
+    """Whether all numbers of all arrays are finite."""
+    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(params)]).all()

@@ -23,7 +23,7 @@ import numpy as np
 from flockrl.algos.assembly import code_of, config_from_json, config_to_json, facts, make_algorithm
 from flockrl.algos.presets import algorithms
 from flockrl.core.code import require_trust, trusting
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import NotFinite, UsageError
 from flockrl.core.rundir import METRICS, write_json
 from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
 from flockrl.core.types import Array
@@ -31,9 +31,10 @@ from flockrl.data.experience import Experience
 from flockrl.policies.policy import Policy
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import versions
-from flockrl.training.growth import add_agent, grown
+from flockrl.training.growth import add_agent, grown, larger
 from flockrl.training.pack import make_packer
 from flockrl.training.players import frozen_params
+from flockrl.training.program import all_finite
 from flockrl.training.setup import configure_trainer, describe_team
 
 CONFIG, CHECKPOINTS, WAITING = "trainer.json", "checkpoints", "waiting"
@@ -156,8 +157,9 @@ class Trainer(metaclass=_Named):
             self._state, metrics = self._update(self._state, rollout, _key(self.seed, self.version))
             numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
             bad = [name for name, value in numbers.items() if not math.isfinite(value)]
-            if bad:
-                raise UsageError(f"Training went wrong at update {self.version}: {bad[0]} is not finite. Lower lr.")
+            if bad or not all_finite(self._params(self._state)):
+                what = bad[0] if bad else "a parameter"
+                raise NotFinite(f"Training went wrong at update {self.version}: {what} is not finite. Lower lr.")
             self._epoch["metrics"].append(numbers)
             return numbers
 
@@ -214,7 +216,7 @@ class Trainer(metaclass=_Named):
             fresh = jax.jit(self._learner.init)(_key(self.seed, -spec.num_agents))
             self._state = add_agent(state, fresh, old, spec)
             if waiting is not None:
-                self._packer.add(_widen(waiting, old, spec))
+                self._packer.add(larger(waiting, old, spec))
             self._epoch["returns"] = [np.append(x, 0.0).astype(np.float32) for x in self._epoch["returns"]]
             return spec.agents[-1]
 
@@ -301,24 +303,29 @@ class Trainer(metaclass=_Named):
             max_version_lag=saved["max_version_lag"], steps=saved["steps"], seed=saved["seed"],
         )  # fmt: skip
         trainer.save_path = path
-        checkpoints = Checkpoints(path / name)
-        try:
-            steps = checkpoints.steps()
-            if not steps:
-                raise UsageError(f"{path / name} has no checkpoint.")
-            shape = jax.eval_shape(trainer._learner.init, jax.random.key(0))
-            trainer._state, meta = checkpoints.restore(shape, steps[-1])
-        finally:
-            checkpoints.close()
-        trainer.version, trainer.stats, trainer.note = meta["version"], meta["stats"], meta["note"]
-        trainer._saves = steps[-1]
-        trainer._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
-        if meta["waiting"]:
-            from flockrl.data.files import Files
-
-            for data in Files([path / WAITING / f"{name}-{steps[-1]}.arrow"]):
-                trainer._packer.add(data)
+        trainer.restore(name)
         return trainer
+
+    def restore(self, name: str = CHECKPOINTS) -> None:
+        """Go back to what was saved last at `save_path`/`name`."""
+        with self._lock:
+            assert self.save_path is not None
+            where = self.save_path / name
+            with Checkpoints(where) as checkpoints:
+                steps = checkpoints.steps()
+                if not steps:
+                    raise UsageError(f"{where} has no checkpoint.")
+                shape = jax.eval_shape(self._learner.init, jax.random.key(0))
+                self._state, meta = checkpoints.restore(shape, steps[-1])
+            self.version, self.stats, self.note = meta["version"], meta["stats"], meta["note"]
+            self._saves = steps[-1]
+            self._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
+            self._packer.clear()
+            if meta["waiting"]:
+                from flockrl.data.files import Files
+
+                for data in Files([self.save_path / WAITING / f"{name}-{steps[-1]}.arrow"]):
+                    self._packer.add(data)
 
     def _to_json(self) -> dict[str, Any]:
         config = config_to_json(self.config)
@@ -341,10 +348,3 @@ def _plain(epoch: Mapping[str, Any]) -> dict[str, Any]:
 @jax.jit
 def _key(seed: int, version: int) -> Array:
     return jax.random.fold_in(jax.random.key(seed), version)
-
-
-def _widen(data: Experience, old: EnvSpec, new: EnvSpec) -> Experience:
-    """Experience of the smaller team as that of the larger one, in which the newcomer was not there."""
-    from flockrl.data.schema import decode, encode
-
-    return decode(encode(data, old), new)

@@ -7,8 +7,9 @@ import numpy as np
 from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience, blank, join
 from flockrl.data.schema import encode
+from flockrl.relay.front import start
 from flockrl.relay.ingest import Limits
-from flockrl.relay.server import Relay, start
+from flockrl.relay.server import Relay
 from flockrl.relay.wire import pack
 
 SPEC = EnvSpec("meadow", ("sheep", "dog"), (Box((3,)), Box((2,))), (Discrete(4), Discrete(3)), 20)
