@@ -2,14 +2,14 @@
 
 A log is a directory of segments. `N.arrows` is an Arrow IPC stream that any Arrow reader opens. `N.index` has a record
 for each message of it: where the message ends, its checksum, and the digests of its trajectories' ids. A message that
-a crash left incomplete is removed when the log is opened; messages confirmed by `sync` are never lost.
+a crash left incomplete is removed when the log is opened; messages confirmed by `sync` are kept (see `recovery`).
 """
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import logging
 import os
-import struct
 import threading
 import zlib
 from collections.abc import Sequence
@@ -21,13 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flockrl.core.errors import UsageError
+from flockrl.relay.files import lock, sync_directory, write_all
 from flockrl.relay.ids import Seen, digest
+from flockrl.relay.recovery import Segment, put_aside, recover
+from flockrl.relay.segment import HEAD_SIZE, Entry, Head, entries, load_entry
 
-HEAD = struct.Struct("<4sIQQ")
-"""An index begins with: "FLK1", size of the schema in the data, trajectories and rows in all earlier segments."""
-RECORD = struct.Struct("<QIII")
-"""A record begins with: end of the message in the data, its CRC-32, trajectories, rows. Digests and a CRC-32 follow."""
-MAGIC = b"FLK1"
+logger = logging.getLogger("flockrl.relay")
 
 
 class Position(NamedTuple):
@@ -53,81 +52,81 @@ class Log:
 
     def __init__(self, path: Path, schema: pa.Schema, segment_bytes: int = 64 << 20, remember: int = 1_000_000) -> None:
         self.path, self.schema = Path(path), schema
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _lock(self.path)
         self._segment_bytes, self._remember = segment_bytes, remember
         self.seen = Seen(remember)
         self._changed = threading.Condition()
         self._appended = self._synced = 0
-        self._syncing = False
+        self._syncing = self._doubtful = False
         self._sizes: dict[int, int] = {}
+        self._firsts: dict[int, int] = {}
         self._counts: dict[int, int] = {}
+        self._damage: dict[tuple[int, int], int] = {}
+        self._rebuilt = 0
         self.trajectories = self.rows = 0
         self._reading: tuple[int, Any, Any] | None = None
-        self._open()
+        self._valid: Position | None = None
+        with contextlib.ExitStack() as failed:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock_file = failed.enter_context(lock(self.path))
+                self._open()
+            except OSError as error:
+                raise UsageError(f"{self.path} cannot be opened: {error}.") from error
+            failed.pop_all()
 
     # Opening
 
     def _open(self) -> None:
-        numbers = sorted(int(file.stem) for file in self.path.glob("*.index"))
+        names = [file for end in ("index", "arrows") for file in self.path.glob(f"*.{end}")]
+        numbers = sorted({int(file.stem) for file in names if file.stem.isascii() and file.stem.isdigit()})
+        segment = None
         for number in numbers:
-            size, index_size = self._recover(number, number == numbers[-1])
-            if self._data_file(number).exists():
-                self._sizes[number] = size
-        if numbers and self._sizes.get(numbers[-1]):
-            number = numbers[-1]
-            self._data = open(self._data_file(number), "ab", buffering=0)  # noqa: SIM115
-            self._index = open(self._index_file(number), "ab", buffering=0)  # noqa: SIM115
-            self.end = self.committed = Position(number, size, index_size)
+            segment = self._recover(number, number == numbers[-1])
+            for entry in [] if segment is None else segment.whole:
+                self.seen.add(entry.digests)
+                self.trajectories, self.rows = self.trajectories + len(entry.digests), self.rows + entry.rows
+        if segment is not None and segment.size:
+            self._data, self._index = (open(file(number), "r+b", 0) for file in (self._data_file, self._index_file))  # noqa: SIM115
+            self.end = self.committed = Position(number, segment.size, segment.index_size)
         else:
             self._begin(numbers[-1] + 1 if numbers else 0)
-            self.committed = self.end
 
-    def _recover(self, number: int, newest: bool) -> tuple[int, int]:
-        """Read a segment's index; in the newest, remove what is incomplete. Returns the sizes of data and index."""
-        index, file = self._index_file(number).read_bytes(), self._data_file(number)
-        if len(index) < HEAD.size or index[:4] != MAGIC:
-            if not newest:
-                raise Damaged(f"{self._index_file(number)} is damaged.")
-            self._index_file(number).unlink()
-            file.unlink(missing_ok=True)
-            return 0, 0
-        _, size, before, rows_before = HEAD.unpack_from(index)
-        self.trajectories, self.rows = max(self.trajectories, before), max(self.rows, rows_before)
-        data = file.read_bytes() if newest and file.exists() else None
-        if data is not None and not self.schema.equals(_schema(data[:size]), check_metadata=True):
-            if len(data) >= size:
-                raise UsageError(f"{self.path} holds trajectories of another environment.")
-            self._index_file(number).unlink()
-            file.unlink()
-            return 0, 0
-        at, first = HEAD.size, self.trajectories
-        while (record := _record(index, at)) is not None:
-            stop, check, rows, digests, after = record
-            if data is not None and (stop > len(data) or zlib.crc32(data[size:stop]) != check):
-                break
-            self.seen.add(digests)
-            self.trajectories, self.rows = self.trajectories + len(digests), self.rows + rows
-            size, at = stop, after
-        self._counts[number] = self.trajectories - first
-        if newest and data is not None:
-            os.truncate(file, size)
-            os.truncate(self._index_file(number), at)
-        elif at != len(index):
-            raise Damaged(f"{self._index_file(number)} is damaged at byte {at}.")
-        return size, at
+    def _recover(self, number: int, newest: bool) -> Segment | None:
+        """Read a segment, repair it and take note of what is in it."""
+        segment = recover(self._data_file(number), self.schema, (self.trajectories, self.rows), newest)
+        if segment is None:
+            return None
+        self.trajectories = max(self.trajectories, segment.head.trajectories)
+        self.rows = max(self.rows, segment.head.rows)
+        self._counts[number] = sum(len(entry.digests) for entry in segment.entries)
+        self._damage |= {(number, start): count for start, count in segment.damage.items()}
+        self._rebuilt += segment.rebuilt
+        if segment.size:
+            self._sizes[number], self._firsts[number] = segment.size, segment.head.size
+        elif self._sizes and not newest:
+            logger.error("%s is missing: its messages are lost.", self._data_file(number))
+        return segment
 
     def _begin(self, number: int) -> None:
-        head = self.schema.serialize().to_pybytes()
-        self._data = open(self._data_file(number), "wb", buffering=0)  # noqa: SIM115
-        self._data.write(head)
-        self._index = open(self._index_file(number), "wb", buffering=0)  # noqa: SIM115
-        self._index.write(HEAD.pack(MAGIC, len(head), self.trajectories, self.rows))
-        for file in (self._data, self._index):
-            os.fsync(file.fileno())
-        _sync_directory(self.path)
-        self.end = Position(number, len(head), HEAD.size)
-        self._sizes[number], self._counts[number] = len(head), 0
+        """Begin a segment. If that fails, everything stays as it was."""
+        schema, opened = self.schema.serialize().to_pybytes(), []
+        head = Head(len(schema), zlib.crc32(schema), self.trajectories, self.rows)
+        files = ((self._data_file(number), schema), (self._index_file(number), head.pack()))
+        try:
+            for path, content in files:
+                opened.append(open(path, "w+b", 0))  # noqa: SIM115
+                write_all(opened[-1], memoryview(content), 0)
+                os.fsync(opened[-1].fileno())
+            sync_directory(self.path)
+        except OSError:
+            for file, (path, _) in zip(opened, files, strict=False):
+                file.close()
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        self._data, self._index = opened
+        self.end = self.committed = Position(number, len(schema), HEAD_SIZE)
+        self._sizes[number], self._firsts[number], self._counts[number] = len(schema), len(schema), 0
 
     def _data_file(self, number: int) -> Path:
         return self.path / f"{number:08d}.arrows"
@@ -135,13 +134,21 @@ class Log:
     def _index_file(self, number: int) -> Path:
         return self.path / f"{number:08d}.index"
 
+    @property
+    def damaged(self) -> dict[str, int]:
+        """Damage that was found since the log was opened: messages (or stretches of several) and bytes of data, and
+        indexes that were made again."""
+        with self._changed:
+            return {"messages": len(self._damage), "bytes": sum(self._damage.values()), "indexes": self._rebuilt}
+
     # Writing
 
     def append(self, batch: pa.RecordBatch, ids: Sequence[str]) -> tuple[int, int]:
         """Write a batch without the trajectories that are known. `ids`: [K] in the order of the rows.
 
         Returns how many were new, and a ticket: `sync(ticket)` waits until all of them, including known ones, are on
-        disk. Without `sync`, the data survives a crash of this process but not of the machine.
+        disk. Without `sync`, the data survives a crash of this process but not of the machine. If the disk does not
+        take it, `OSError` is raised and the log is as it was.
         """
         digests, message = digest(ids), batch.serialize()
         with self._changed:
@@ -159,17 +166,16 @@ class Log:
 
     def _write(self, message: memoryview, digests: np.ndarray, rows: int) -> None:
         end = self.end
-        record = RECORD.pack(end.data + len(message), zlib.crc32(message), len(digests), rows) + digests.tobytes()
-        record += struct.pack("<I", zlib.crc32(record))
+        entry = Entry(end.data + len(message), zlib.crc32(message), rows, digests)
         try:
-            _write_all(self._data, message)
-            _write_all(self._index, memoryview(record))
+            write_all(self._data, message, end.data)
+            write_all(self._index, memoryview(entry.pack()), end.records)
         except OSError:
             for file, size in ((self._data, end.data), (self._index, end.records)):
-                file.truncate(size)
-                file.seek(size)
+                with contextlib.suppress(OSError):  # then the next message is written over it
+                    os.ftruncate(file.fileno(), size)
             raise
-        self.end = Position(end.segment, end.data + len(message), end.records + len(record))
+        self.end = Position(end.segment, entry.stop, end.records + entry.size)
         self.seen.add(digests)
         self._sizes[end.segment] = self.end.data
         self._counts[end.segment] += len(digests)
@@ -179,12 +185,25 @@ class Log:
     def _rotate(self) -> None:
         while self._syncing:
             self._changed.wait()
-        for file in (self._data, self._index):
-            os.fsync(file.fileno())
-            file.close()
+        self._flush(self.end)
+        old = (self._data, self._index)
         self._begin(self.end.segment + 1)
-        self._synced, self.committed = self._appended, self.end
+        for file in old:
+            file.close()
+        self._synced = self._appended
         self._changed.notify_all()
+
+    def _flush(self, end: Position) -> None:
+        """Bring everything up to `end` to disk. After a failure the system may take for written what is not, so that it
+        is written again."""
+        again, self._doubtful = self._doubtful, True
+        begin = self.committed
+        parts = ((self._data, begin.data, end.data), (self._index, begin.records, end.records))
+        for file, start, stop in parts:
+            if again:
+                write_all(file, memoryview(os.pread(file.fileno(), stop - start, start)), start)
+            os.fsync(file.fileno())
+        self._doubtful = False
 
     def sync(self, ticket: int | None = None) -> None:
         """Wait until everything up to `ticket` (by default, all) is on disk. One thread syncs for all that wait."""
@@ -195,12 +214,11 @@ class Log:
                     self._changed.wait()
                     continue
                 self._syncing = True
-                upto, end, files = self._appended, self.end, (self._data, self._index)
+                upto, end = self._appended, self.end
                 self._changed.release()
                 done = False
                 try:
-                    for file in files:
-                        os.fsync(file.fileno())
+                    self._flush(end)
                     done = True
                 finally:
                     self._changed.acquire()
@@ -214,47 +232,86 @@ class Log:
     @property
     def start(self) -> Position:
         """The position of the oldest message that is kept."""
-        return self._first(min(self._sizes))
+        with self._changed:
+            return self._first(min(self._sizes))
 
     def _first(self, number: int) -> Position:
-        with open(self._index_file(number), "rb") as file:
-            return Position(number, HEAD.unpack(file.read(HEAD.size))[1], HEAD.size)
+        return Position(number, self._firsts[number], HEAD_SIZE)
+
+    def place(self, position: Position) -> Position:
+        """The last position between two messages that is not after `position`; `start` if it is not in the log."""
+        with self._changed:
+            if not position.data <= self._sizes.get(position.segment, -1):
+                later = [number for number in self._sizes if number > position.segment]
+                known = later and position.segment in self._counts
+                return self._first(min(later if known else self._sizes))
+            place, upto = self._first(position.segment), self.end
+            index = self._index_file(position.segment).read_bytes()
+        for follows, entry in entries(index[: upto.records] if upto.segment == position.segment else index):
+            if not follows or entry.stop > position.data:
+                break
+            place = Position(position.segment, entry.stop, place.records + entry.size)
+        return place
 
     def read(self, position: Position) -> tuple[pa.RecordBatch, Position] | None:
-        """The batch at a position and the position after it, or None if no synced message follows."""
+        """The batch at a position and the position after it, or None if no synced message follows. A message that is
+        damaged raises `Damaged`."""
         with self._changed:
             position = self._onward(position)
-            if position >= self.committed:
+            if position[:2] >= self.committed[:2]:
                 return None
+        if position != self._valid:
+            position = self.place(position)  # an index that was made again has its records elsewhere
         data, index = self._files(position.segment)
-        head = os.pread(index.fileno(), RECORD.size, position.records)
-        stop, check, count, _ = RECORD.unpack(head)
-        message = os.pread(data.fileno(), stop - position.data, position.data)
-        after = Position(position.segment, stop, position.records + RECORD.size + 8 * count + 4)
-        if zlib.crc32(message) != check:
+        entry = load_entry(index.fileno(), position.records)
+        if entry is None:
+            position = self._repair(position)
+            data, index = self._files(position.segment)
+            entry = load_entry(index.fileno(), position.records)
+            if entry is None:
+                raise OSError(5, f"{self._index_file(position.segment)} cannot be read")
+        message = os.pread(data.fileno(), entry.stop - position.data, position.data)
+        after = self._valid = Position(position.segment, entry.stop, position.records + entry.size)
+        if not len(entry.digests) or zlib.crc32(message) != entry.check:
+            self._damage[position[:2]] = entry.stop - position.data
+            put_aside(self._data_file(position.segment), position.data, message)
             error = Damaged(f"{self._data_file(position.segment)} is damaged at byte {position.data}.")
             error.after = after
             raise error
         return pa.ipc.read_record_batch(pa.py_buffer(message), self.schema), after
 
+    def _repair(self, position: Position) -> Position:
+        """Make the index of a segment again because a record of it is damaged. Returns the position in it."""
+        with self._changed:
+            if position.segment == self.end.segment:
+                self._rotate()
+            totals = self.trajectories, self.rows
+            self._recover(position.segment, False)
+            self.trajectories, self.rows = totals
+            self._forget_files()
+        return self.place(position)
+
     def wait(self, position: Position, seconds: float) -> bool:
         """Wait until a synced message follows a position, at most `seconds`. Returns whether there is one."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.committed > self._onward(position), seconds)
+            return self._changed.wait_for(lambda: self.committed[:2] > self._onward(position)[:2], seconds)
 
     def _onward(self, position: Position) -> Position:
         """The same position; the end of a segment becomes the beginning of the next one."""
-        if position.segment == max(self._sizes) or position.data < self._sizes.get(position.segment, 0):
+        if position.segment >= self.end.segment or position.data < self._sizes.get(position.segment, 0):
             return position
         return self._first(min(number for number in self._sizes if number > position.segment))
 
     def _files(self, number: int) -> tuple[Any, Any]:
         if self._reading is None or self._reading[0] != number:
-            if self._reading is not None:
-                self._reading[1].close()
-                self._reading[2].close()
+            self._forget_files()
             self._reading = (number, open(self._data_file(number), "rb"), open(self._index_file(number), "rb"))  # noqa: SIM115
         return self._reading[1:]
+
+    def _forget_files(self) -> None:
+        for file in (self._reading or ())[1:]:
+            file.close()
+        self._reading = None
 
     def bytes_after(self, position: Position) -> int:
         """Bytes of data from a position to the end."""
@@ -284,48 +341,10 @@ class Log:
                     younger += self._counts[number]
 
     def close(self) -> None:
-        self.sync()
-        files = [self._data, self._index, self._lock_file, *(self._reading or ())[1:]]
-        for file in files:
-            file.close()
-
-
-def _record(index: bytes, at: int) -> tuple[int, int, int, np.ndarray, int] | None:
-    """End, checksum, rows and digests of the record at `at`, and where it ends; None if it is incomplete."""
-    if at + RECORD.size > len(index):
-        return None
-    stop, check, count, rows = RECORD.unpack_from(index, at)
-    inside = at + RECORD.size + 8 * count
-    if inside + 4 > len(index) or struct.unpack_from("<I", index, inside)[0] != zlib.crc32(index[at:inside]):
-        return None
-    return stop, check, rows, np.frombuffer(index, "<u8", count, at + RECORD.size), inside + 4
-
-
-def _schema(data: bytes) -> pa.Schema:
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, OSError):
-        return pa.schema([])
-
-
-def _lock(path: Path) -> Any:
-    file = open(path / "lock", "w")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UsageError(f"{path} is in use by another process.") from None
-    return file
-
-
-def _write_all(file: Any, data: memoryview) -> None:
-    while len(data):
-        data = data[file.write(data) :]
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        """Bring everything to disk and end. The files are closed also when the disk fails."""
+        try:
+            self.sync()
+        finally:
+            self._forget_files()
+            for file in (self._data, self._index, self._lock_file):
+                file.close()

@@ -1,0 +1,47 @@
+"""Writing files so that they survive a crash, and keeping other processes out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from flockrl.core.errors import UsageError
+
+
+def lock(path: Path) -> Any:
+    """A file in a directory that one process at a time may hold open."""
+    file = open(path / "lock", "w")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UsageError(f"{path} is in use by another process.") from None
+    return file
+
+
+def write_all(file: Any, data: memoryview, at: int) -> None:
+    """Write bytes at a position of a file."""
+    while len(data):
+        count = os.pwrite(file.fileno(), data, at)
+        data, at = data[count:], at + count
+
+
+def place_file(path: Path, content: bytes) -> None:
+    """Write a file that replaces an older one all at once and is on disk afterwards."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

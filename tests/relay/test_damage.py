@@ -1,0 +1,289 @@
+"""A disk that fails here and there: whatever was not touched is still read, exactly once, and the rest is told."""
+
+import logging
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+from relay_kit import SPEC, batch
+
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import EnvSpec
+from flockrl.data.schema import make_schema
+from flockrl.relay.log import Damaged, Log
+from flockrl.relay.segment import HEAD_SIZE, entries
+
+SCHEMA = make_schema(SPEC)
+
+
+def make_log(path, count, **settings):
+    """A log of `count` messages with one or two trajectories each."""
+    log = Log(path, SCHEMA, **settings)
+    for i in range(count):
+        names = [f"t{i}", f"u{i}"][: 1 + i % 2]
+        log.append(batch(names, steps=2 + i % 5, seed=i), names)
+    log.close()
+
+
+def survivors(log):
+    """Ids in a log in order, one for each message, and the number of damaged messages."""
+    found, lost, place = [], 0, log.start
+    while True:
+        try:
+            entry = log.read(place)
+        except Damaged as error:
+            lost, before, place = lost + 1, place, error.after
+            if place <= before:
+                pytest.fail("a reader would stay at the damage")
+            continue
+        if entry is None:
+            return found, lost
+        rows, place = entry
+        found.append(rows.column("trajectory")[0].as_py())
+
+
+def flip(file, *places):
+    data = bytearray(file.read_bytes())
+    for place in places:
+        data[place] ^= 16
+    file.write_bytes(data)
+
+
+def extents(path, number=0):
+    """Where each message of a segment begins and ends in its data."""
+    index = (path / f"{number:08d}.index").read_bytes()
+    start = int.from_bytes(index[4:8], "little")
+    stops = [entry.stop for _, entry in entries(index)]
+    return list(zip([start, *stops[:-1]], stops, strict=True))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A log of one segment with 100 messages."""
+    path = tmp_path_factory.mktemp("whole") / "log"
+    make_log(path, 100)
+    return path
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "log")
+
+
+NAMES = [f"t{i}" for i in range(100)]
+
+
+def test_one_flipped_bit_costs_one_message(copy, caplog):
+    start, _ = extents(copy)[10]
+    flip(copy / "00000000.arrows", start + 300)
+    log = Log(copy, SCHEMA)
+    assert "is damaged" in caplog.text
+    assert survivors(log) == (NAMES[:10] + NAMES[11:], 1)
+    assert log.damaged == {"messages": 1, "bytes": extents(copy)[10][1] - start, "indexes": 0}
+    assert len(list((copy / "damaged").iterdir())) == 1
+    assert log.append(batch(["t10"]), ["t10"])[0] == 1  # what was lost may be sent again
+    assert log.append(batch(["t11"]), ["t11"])[0] == 0
+    log.close()
+    assert survivors(Log(copy, SCHEMA))[0] == [*NAMES[:10], *NAMES[11:], "t10"]
+
+
+def test_a_damaged_length_hides_no_message(copy):
+    """Without an index, messages are found again at their marks."""
+    places = extents(copy)
+    flip(copy / "00000000.arrows", places[5][0] + 6, places[50][0] + 4, places[99][0] + 1)
+    (copy / "00000000.index").unlink()
+    log = Log(copy, SCHEMA)
+    lost = {"t5", "t50", "t99"}
+    assert survivors(log) == ([name for name in NAMES if name not in lost], 2)  # nothing follows the third one
+    assert log.damaged["messages"] == 3
+    assert log.damaged["indexes"] == 1
+
+
+@pytest.mark.parametrize("harm", ["records", "head", "missing", "empty", "noise", "last"])
+def test_an_index_is_made_again_from_the_data(copy, harm, caplog):
+    file = copy / "00000000.index"
+    before = file.read_bytes()
+    if harm == "missing":
+        file.unlink()
+    elif harm == "empty":
+        file.write_bytes(b"")
+    elif harm == "noise":
+        file.write_bytes(np.random.default_rng(0).bytes(5000))
+    else:
+        flip(file, *{"records": (HEAD_SIZE + 13, 700, 701, 1500), "head": (6,), "last": (len(before) - 20,)}[harm])
+    log = Log(copy, SCHEMA)
+    assert survivors(log) == (NAMES, 0)
+    assert log.damaged == {"messages": 0, "bytes": 0, "indexes": 1}
+    assert "made again" in caplog.text
+    assert file.read_bytes() == before
+    assert log.append(batch(["t3"]), ["t3"])[0] == 0
+    assert log.trajectories == 150
+    log.close()
+    caplog.clear()
+    assert survivors(Log(copy, SCHEMA)) == (NAMES, 0)
+    assert not caplog.text
+
+
+def test_a_damaged_record_does_not_hide_that_a_message_is_damaged(copy):
+    stop = extents(copy)[20][1]
+    flip(copy / "00000000.arrows", stop - 30)  # a number in a column, which any reader would believe
+    flip(copy / "00000000.index", HEAD_SIZE + sum(24 + 8 * (1 + i % 2) for i in range(19)) + 3)
+    log = Log(copy, SCHEMA)
+    assert survivors(log) == (NAMES[:20] + NAMES[21:], 1)
+
+
+def test_damage_of_older_segments_neither_refuses_the_start_nor_hides_others(tmp_path, caplog):
+    make_log(tmp_path, 40, segment_bytes=12_000)
+    assert len(list(tmp_path.glob("*.arrows"))) > 6
+    (tmp_path / "00000001.index").unlink()
+    flip(tmp_path / "00000002.index", HEAD_SIZE + 3, 4)
+    flip(tmp_path / "00000003.arrows", extents(tmp_path, 3)[1][0] + 200)
+    log = Log(tmp_path, SCHEMA)
+    assert log.damaged["indexes"] == 2
+    assert log.trajectories == 60
+    found, lost = survivors(log)
+    assert (len(found), lost) == (39, 1)
+    assert log.damaged["messages"] == 1  # found when it was read
+    log.trim(log.end)
+    log.close()
+    flip(tmp_path / "00000000.index", HEAD_SIZE + 3)  # whose data is gone: only its other ids are known
+    log = Log(tmp_path, SCHEMA)
+    assert log.append(batch(["t0"]), ["t0"])[0] == 1
+    assert log.append(batch(["t1"]), ["t1"])[0] == 0
+
+
+def test_a_schema_is_repaired_and_another_one_is_not(copy, caplog):
+    import pyarrow as pa
+
+    place = (copy / "00000000.arrows").read_bytes().index(b"meadow")
+    flip(copy / "00000000.arrows", place)
+    log = Log(copy, SCHEMA)
+    assert survivors(log) == (NAMES, 0)
+    log.close()
+    assert pa.ipc.open_stream(copy / "00000000.arrows").schema.equals(SCHEMA, check_metadata=True)
+    other = EnvSpec("neadow", SPEC.agents, SPEC.observations, SPEC.actions, SPEC.max_steps)
+    (copy / "00000000.index").unlink()
+    with pytest.raises(UsageError, match="another environment"):
+        Log(copy, make_schema(other))
+    assert survivors(Log(copy, SCHEMA)) == (NAMES, 0)
+
+
+def test_an_index_that_is_damaged_while_the_log_is_read_is_made_again(tmp_path):
+    make_log(tmp_path, 10)
+    log = Log(tmp_path, SCHEMA)
+    _, place = log.read(log.start)
+    flip(tmp_path / "00000000.index", HEAD_SIZE + 40, HEAD_SIZE + 90)
+    found = []
+    while (entry := log.read(place)) is not None:
+        rows, place = entry
+        found.append(rows.column("trajectory")[0].as_py())
+        log.append(batch([f"more {len(found)}"]), [f"more {len(found)}"]) if len(found) < 3 else log.sync()
+    assert found == [f"t{i}" for i in range(1, 10)] + ["more 1", "more 2"]
+    log.close()
+
+
+def test_a_position_leads_to_the_nearest_message_before_it(copy):
+    log, places = Log(copy, SCHEMA), extents(copy)
+    place = log.start
+    for _ in range(7):
+        _, place = log.read(place)
+    assert log.place(place) == place
+    assert log.place(place._replace(records=3)) == place
+    assert log.place(place._replace(data=places[7][1] - 1)) == place
+    assert log.place(log.end) == log.end
+    for wrong in (place._replace(segment=10**30), place._replace(segment=-1), place._replace(data=10**30)):
+        assert log.place(wrong) == log.start
+    assert log.read(place._replace(records=3))[0].column("trajectory")[0].as_py() == "t7"
+    log.close()
+
+
+def test_files_that_are_not_ours_do_no_harm(copy):
+    (copy / "notes.index").write_text("mine")
+    (copy / "\u00b2.arrows").write_text("mine")
+    assert survivors(Log(copy, SCHEMA))[0] == NAMES
+
+
+def test_copies_of_damage_are_bounded(copy, monkeypatch):
+    monkeypatch.setattr("flockrl.relay.recovery.ASIDE", 5000)
+    flip(copy / "00000000.arrows", *(start + 200 for start, _ in extents(copy)))
+    log = Log(copy, SCHEMA)
+    assert survivors(log) == ([], 100)
+    assert 0 < sum(file.stat().st_size for file in (copy / "damaged").iterdir()) <= 5000
+
+
+# Any harm
+
+
+def harm(path, rng):
+    """Do something to one or two files of a log. Returns the names of the messages whose bytes were touched."""
+    touched, number = set(), 0
+    names = {}
+    for n in range(len(list(path.glob("*.index")))):
+        names[n] = [(NAMES[number + i], *extent) for i, extent in enumerate(extents(path, n))]
+        number += len(names[n])
+    for _ in range(rng.integers(1, 3)):
+        n, kind = int(rng.integers(len(names))), rng.choice(["flip", "flip", "cut", "delete", "noise"])
+        file = path / f"{n:08d}.{rng.choice(['arrows', 'arrows', 'index'])}"
+        if not file.exists() or not (size := file.stat().st_size):
+            continue
+        begin, end = 0, size
+        if kind == "flip":
+            places = rng.integers(0, size, rng.integers(1, 4)).tolist()
+            flip(file, *places)
+        elif kind == "noise":
+            begin = int(rng.integers(size))
+            end = min(size, begin + int(rng.integers(1, 3000)))
+            data = file.read_bytes()
+            file.write_bytes(data[:begin] + rng.bytes(end - begin) + data[end:])
+        elif kind == "cut":
+            begin = int(rng.integers(size))
+            os.truncate(file, begin)
+        else:
+            file.unlink()
+        if file.suffix == ".arrows":
+            hit = places if kind == "flip" else None
+            for name, start, stop in names[n]:
+                if any(start <= x < stop for x in hit) if hit is not None else (start < end and begin < stop):
+                    touched.add(name)
+    return touched
+
+
+def fuzz_logs(home, count, seed):
+    rng = np.random.default_rng(seed)
+    make_log(home / "whole", 40, segment_bytes=30_000)
+    slowest = refused = 0
+    for case in range(count):
+        path = shutil.copytree(home / "whole", home / "case")
+        touched = harm(path, rng)
+        began = time.monotonic()
+        try:
+            log = Log(path, SCHEMA)
+        except UsageError:  # index and schema at the same time
+            refused += 1
+        else:
+            found, _ = survivors(log)
+            slowest = max(slowest, time.monotonic() - began)
+            assert len(set(found)) == len(found), case
+            assert [name for name in NAMES[:40] if name in found] == found, case
+            assert set(NAMES[:40]) - touched <= set(found), (case, set(NAMES[:40]) - touched - set(found))
+            log.append(batch(["more"]), ["more"])
+            log.close()
+            log = Log(path, SCHEMA)
+            assert survivors(log)[0] == [*found, "more"], case
+            log.close()
+        shutil.rmtree(path)
+    assert slowest < 2
+    assert refused <= count / 50
+
+
+def test_any_harm_to_a_log_leaves_the_rest(tmp_path, caplog):
+    with caplog.at_level(logging.CRITICAL):
+        fuzz_logs(tmp_path, 40, 0)
+
+
+@pytest.mark.slow
+def test_any_harm_to_a_log_leaves_the_rest_many_times(tmp_path, caplog):
+    with caplog.at_level(logging.CRITICAL):
+        fuzz_logs(tmp_path, 600, 1)
