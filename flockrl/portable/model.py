@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.spec import spec_from_json
-from flockrl.data.choices import is_real
+from flockrl.core.spec import Box, EnvSpec, spec_from_json
+from flockrl.data.choices import is_real, option_table
 
 FORMAT, FORMAT_VERSION, METADATA = "flockrl-model", 1, "metadata.json"
+METADATA_BYTES, MODEL_BYTES, NUMBERS = 16 << 20, 1 << 30, 1 << 26
+"""The most bytes of the metadata and of a model file, and the most numbers in one input or output for one team."""
 Memory = tuple[np.ndarray, ...]
 
 
@@ -41,6 +45,8 @@ class Model:
             raise UsageError(f"The model of {self.path} is damaged: its sha256 is not the one in {METADATA}.")
         self.spec = spec_from_json(self.metadata["spec"])
         self.version: int = self.metadata["policy_version"]
+        self.identity = str(self.metadata.get("identity", ""))
+        """Of the trainer whose updates the version counts, where that is known."""
         self._session = _session(content, self.path)
         self._check()
         inputs = {entry["name"]: entry for entry in self.metadata["inputs"]}
@@ -59,6 +65,8 @@ class Model:
         explore = ["sampled", *(name for name in ("raw", "logp") if name in names)]
         self._explore = [*explore, *after]
         self._raw, self._logp = (explore.index(name) if name in explore else None for name in ("raw", "logp"))
+        self._low, self._high = (x.reshape(self.spec.action_shape) for x in _bounds(self.spec))
+        self._edges = list(zip(self._low.ravel().tolist(), self._high.ravel().tolist(), strict=True))
 
     def memory(self, batch: int = 1) -> Memory:
         """What `batch` teams remember when an episode begins."""
@@ -109,6 +117,7 @@ class Model:
             size = (batch, *self._noise)
             feed["noise"] = rng.random(size, np.float32) if explore and rng is not None else np.zeros(size, np.float32)
         outs = self._session.run(self._explore if explore else self._greedy, feed)
+        outs[0] = self._within(outs[0])
         first = len(outs) - len(self._memories)
         after = tuple(outs[first:])
         if single:
@@ -117,6 +126,42 @@ class Model:
             return Act(outs[0], outs[0], None, after)
         raw = outs[0] if self._raw is None else outs[self._raw]
         return Act(outs[0], raw, None if self._logp is None else outs[self._logp], after)
+
+    def _within(self, action: np.ndarray) -> np.ndarray:
+        """Actions [B, N] or [B, N, W] within their bounds."""
+        if action.size == len(self._edges) <= 64:  # a loop takes a fifth of NumPy's time here
+            for x, (low, high) in zip(action.ravel().tolist(), self._edges, strict=True):
+                if not low <= x <= high:
+                    break
+            else:
+                return action
+        elif ((action >= self._low) & (action <= self._high)).all():
+            return action
+        if self.spec.discrete or np.isnan(action).any():
+            raise UsageError(f"The model of {self.path} gave an action that does not exist.")
+        return np.clip(action, self._low, self._high)
+
+    def try_out(self) -> None:
+        """Act for two steps, greedily and not, and check that everything has the form that it should have."""
+        spec, rng = self.spec, np.random.default_rng(0)
+        obs, mask = np.zeros(self._shape, self._dtype), spec.own_actions if self._mask is not None else None
+        forms = [(x.shape, x.dtype) for x in self._start]
+        for explore in (False, True):
+            memory: Memory | None = None
+            for _ in range(2):
+                try:
+                    step = self.act(obs, mask, memory, rng, explore)
+                except UsageError:
+                    raise
+                except Exception as error:  # onnxruntime has its own, and NumPy refuses what has the wrong form
+                    raise UsageError(f"The model of {self.path} fails: {str(error).splitlines()[0][:200]}") from error
+                numbers = [(step.action, spec.action_shape, spec.action_dtype), (step.raw, spec.action_shape, None)]
+                numbers += [] if step.logp is None else [(step.logp, (spec.num_agents,), "float32")]
+                good = all(x.shape == shape and np.isfinite(x).all() for x, shape, _ in numbers)
+                good = good and all(dtype is None or x.dtype == dtype for x, _, dtype in numbers)
+                memory = step.memory
+                if not good or [(x.shape, x.dtype) for x in memory] != forms or any(_has_nan(x) for x in memory):
+                    raise UsageError(f"The model of {self.path} gives actions or memories of the wrong form.")
 
     def _legal_actions(self, mask: np.ndarray | None, batch: int) -> np.ndarray:
         assert self._mask is not None
@@ -139,6 +184,33 @@ class Model:
         mask = (n, spec.action_size) if spec.maskable else None
         if sizes.get("obs") != (n, spec.obs_size) or sizes.get("mask") != mask:
             raise UsageError(f"The model of {self.path} is not one for the agents and spaces in its {METADATA}.")
+        action = spec.action_dtype, ["batch", *spec.action_shape]
+        wanted = {"action": action, "sampled": action}
+        for entry in self.metadata["inputs"]:
+            if entry["name"].startswith("memory_"):
+                wanted[f"next_{entry['name']}"] = entry["dtype"], entry["shape"]
+        given = {entry["name"]: (entry["dtype"], entry["shape"]) for entry in self.metadata["outputs"]}
+        for name, form in wanted.items():
+            if given.get(name) != form:
+                raise UsageError(f"The model of {self.path} has no usable output {name!r}.")
+
+
+def _bounds(spec: EnvSpec) -> tuple[np.ndarray, np.ndarray]:
+    """[N, W] the least and the greatest number of every entry of an action."""
+    most = np.finfo(np.float32).max
+    low, high = np.full((2, spec.num_agents, spec.action_width), most, np.float32)
+    low *= -1
+    counts, _ = option_table(spec.actions)
+    low[counts > 0], high[counts > 0] = 0, counts[counts > 0] - 1
+    for i, space in enumerate(spec.actions):
+        if isinstance(space, Box):
+            low[i, : space.width] = np.maximum(space.low, -most)
+            high[i, : space.width] = np.minimum(space.high, most)
+    return low, high
+
+
+def _has_nan(x: np.ndarray) -> bool:
+    return x.dtype.kind == "f" and bool(np.isnan(x).any())
 
 
 def _session(content: bytes, path: Path) -> Any:
@@ -146,6 +218,9 @@ def _session(content: bytes, path: Path) -> Any:
         import onnxruntime
     except ImportError as error:
         raise UsageError("Acting with an exported team needs onnxruntime: pip install onnxruntime.") from error
+    # A model is one file: weights in others, whose names could lead anywhere on this machine, are not read.
+    if re.search(rb"\n(?:\x08|\x88\x80*\x00)location", content):
+        raise UsageError(f"The model of {path} keeps weights in other files, which is not allowed.")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
@@ -158,7 +233,7 @@ def _load(path: Path) -> tuple[dict[str, Any], bytes]:
     """The metadata and the model's bytes."""
     saved = _read(path)
     try:
-        return saved, (path / saved["model_file"]).read_bytes()
+        return saved, _bytes(path / saved["model_file"], MODEL_BYTES)
     except OSError as error:
         newer = _read(path)  # a newer export may have taken its place in this moment
         if newer["model_file"] == saved["model_file"]:
@@ -169,13 +244,13 @@ def _load(path: Path) -> tuple[dict[str, Any], bytes]:
 def _read(path: Path) -> dict[str, Any]:
     """The metadata, whose fields are all there."""
     try:
-        saved = json.loads((path / METADATA).read_text())
+        saved = json.loads(_bytes(path / METADATA, METADATA_BYTES))
     except OSError as error:
         groups = sorted(path.glob(f"*/{METADATA}")) if path.is_dir() else []
         hint = f" It holds one model per group: name one, such as {groups[0].parent}." if groups else ""
         raise UsageError(f"{path} is not an exported team: it has no {METADATA}.{hint}") from error
-    except ValueError as error:
-        raise UsageError(f"{path / METADATA} is not valid JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path / METADATA} is not valid JSON: {str(error)[:200]}.") from error
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise UsageError(f"{path} is not a team that flockrl exported.")
     if saved.get("format_version") != FORMAT_VERSION:
@@ -185,14 +260,34 @@ def _read(path: Path) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if not isinstance(saved.get(name), kind) or isinstance(saved.get(name), bool):
             raise UsageError(f"{path / METADATA} has no usable {name!r}.")
+    if not -1 <= saved["policy_version"] < 1 << 62:
+        raise UsageError(f"{path / METADATA} has no usable 'policy_version'.")
     if saved["model_type"] != "onnx":
         raise UsageError(f"{path} holds a TorchScript model: load it with torch.jit.load, or export it as ONNX.")
     if Path(saved["model_file"]).name != saved["model_file"]:
         raise UsageError(f"The model of {path} must lie beside its {METADATA}.")
     for entry in (*saved["inputs"], *saved["outputs"]):
-        if not isinstance(entry, dict) or {"name", "dtype", "shape"} - entry.keys():
+        if not _usable(entry):
             raise UsageError(f"{path / METADATA} has no usable inputs and outputs.")
     return saved
+
+
+def _bytes(file: Path, most: int) -> bytes:
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file} is not a file.")
+    if file.stat().st_size > most:
+        raise UsageError(f"{file} has more than {most} bytes.")
+    return file.read_bytes()
+
+
+def _usable(entry: Any) -> bool:
+    """Whether this describes an input or output: a name, a dtype, and a shape of "batch" and bounded sizes."""
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "dtype")):
+        return False
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not shape or not all(type(x) is int and 0 <= x < 1 << 31 for x in shape[1:]):
+        return False
+    return math.prod(shape[1:]) <= NUMBERS
 
 
 DTYPES = {

@@ -19,10 +19,10 @@ from typing import Any, Literal
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.portable.model import Model
-from flockrl.relay.client import Client, Unreachable
+from flockrl.relay.client import Client
 from flockrl.relay.episode import Episode, Form
-from flockrl.relay.outbox import Outbox, QueueFull, fetch_model, kept_models
+from flockrl.relay.models import first_model
+from flockrl.relay.outbox import Outbox, QueueFull
 
 logger = logging.getLogger("flockrl.relay")
 
@@ -35,8 +35,8 @@ class Actor:
     queue: a directory of this actor's own for episodes on their way; without it nothing is recorded.
     env: a name for where the episodes were made, by default the environment's.
     explore: sample actions instead of taking the most likely ones.
-    queue_limit: bytes that may wait on disk. when_full: "warn" plays on without recording and counts what was not
-    recorded in `stats`; "error" raises `QueueFull`.
+    queue_limit: bytes that may wait on disk. when_full: what to do beyond it, or when the disk takes no more: "warn"
+    plays on without recording and counts what was not recorded in `stats`; "error" raises `QueueFull`.
     send_every, poll_every: seconds between messages, and between questions for a newer model.
     timeout: seconds to wait for the server's first model.
     """
@@ -64,7 +64,7 @@ class Actor:
             raise UsageError(f"when_full must be 'warn' or 'error', not {when_full!r}.")
         client = None if server is None else Client(server, token, None if tls_root is None else Path(tls_root))
         folder = None if queue is None else Path(queue)
-        self._model = _first_model(model_dir, client, folder, timeout)
+        self._model = first_model(model_dir, client, folder, timeout)
         self.spec, self._env, self._explore = self._model.spec, env or self._model.spec.name, explore
         self._rng, self._form = np.random.default_rng(seed), Form(self.spec)
         self._name, self._number, self._pieces = uuid.uuid4().hex[:16], 0, 0
@@ -74,7 +74,8 @@ class Actor:
         self._outbox: Outbox | None = None
         if folder is not None:
             self._outbox = Outbox(
-                folder, self.spec, client, self._model.version, queue_limit, send_every, poll_every
+                folder, self.spec, client, (self._model.identity, self._model.version), queue_limit, send_every,
+                poll_every,
             )  # fmt: skip
 
     @property
@@ -85,7 +86,7 @@ class Actor:
     @property
     def stats(self) -> dict[str, int]:
         """Trajectories recorded, acknowledged by the server, refused by it, not recorded because the queue was full;
-        failed attempts to reach it; bytes that wait."""
+        models of the server that were not usable; failed attempts to reach it; bytes that wait."""
         if self._outbox is None:
             return {"unrecorded": self._unrecorded}
         return {**self._outbox.stats, "unrecorded": self._unrecorded, "waiting_bytes": self._outbox.waiting}
@@ -127,8 +128,8 @@ class Actor:
         legal = None if mask is None else self._form.mask(mask)
         whole = None if state is None else self._form.state(state)
         self._earn(reward)
+        self._playing = False  # also if it cannot be recorded
         self._record("truncated" if truncated else "terminated", final, legal, whole)
-        self._playing = False
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until the server has acknowledged everything: whether it has."""
@@ -148,8 +149,6 @@ class Actor:
         """A new episode; the only place where the policy may change."""
         newer = None if self._outbox is None else self._outbox.take_model()
         if newer is not None:
-            if newer.spec != self.spec:
-                raise UsageError("The server's new model is of another environment.")
             self._model = newer
         self._memory, self._playing = self._model.memory(), True
         self._episode, self._pieces = Episode(self.spec), 0
@@ -160,13 +159,13 @@ class Actor:
             self._episode.earn(self._form.reward(reward))
 
     def _record(self, end: str, obs: Any, mask: Any, state: Any) -> None:
-        if self._outbox is None:
+        if self._outbox is None or not len(self._episode):
             return
         name = f"{self._name}-{self._number}" + (f"-{self._pieces}" if self._pieces or end == "open" else "")
         self._pieces += 1
         data = self._episode.finish(name, self._env, self._number, self._model.version, end, obs, mask, state)
         try:
-            self._outbox.add(data)
+            self._outbox.add(data, self._model.identity)
         except QueueFull as error:
             self._unrecorded += 1
             if self._when_full == "error":
@@ -174,24 +173,3 @@ class Actor:
             if time.monotonic() - self._warned > 30:
                 self._warned = time.monotonic()
                 logger.warning("%s %d trajectories were not recorded so far.", error, self._unrecorded)
-
-
-def _first_model(model_dir: Any, client: Client | None, queue: Path | None, timeout: float) -> Model:
-    if model_dir is not None:
-        return Model(Path(model_dir))
-    if client is None or queue is None:
-        raise UsageError("An actor needs a model: give model_dir, or a server that has one.")
-    kept, deadline = kept_models(queue / "models"), time.monotonic() + timeout
-    while True:
-        try:
-            model = fetch_model(client, queue / "models", -1)
-            if model is not None:
-                return model
-            complaint = Unreachable(f"{client.server} has not published a model yet.")
-        except Unreachable as error:
-            complaint = error
-        if kept:
-            return Model(kept[-1])
-        if time.monotonic() > deadline:
-            raise complaint
-        time.sleep(0.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ class Refused(UsageError):
 
 class Unreachable(UsageError):
     """The server is unreachable, is busy, or asks to slow down: it may accept the same message later."""
+
+
+class BadModel(Unreachable):
+    """The server's model of this version is not usable."""
+
+    def __init__(self, text: str, version: int) -> None:
+        super().__init__(text)
+        self.version = version
 
 
 class Denied(UsageError):
@@ -43,7 +52,8 @@ class Client:
     """
 
     def __init__(self, server: str, token: str | None = None, tls_root: Path | None = None, timeout: float = 30.0):
-        self.server = server
+        self.server, self.identity = server, ""
+        """identity: of the server's trainer, as it said last; servers of earlier versions say nothing."""
         more = {} if tls_root is None else {"tls_root_certs": Path(tls_root).read_bytes()}
         keep = [("grpc.max_reconnect_backoff_ms", 2000), ("grpc.initial_reconnect_backoff_ms", 100)]
         self._flight = flight.connect(location(server), generic_options=keep, **more)
@@ -68,26 +78,50 @@ class Client:
     def put(self, message: Any) -> dict[str, Any]:
         """Send a message of trajectories. Returns when it is on the server's disk: the counts `new` and `known`, and
         the `version` of the server's newest model."""
-        return json.loads(self.call("put", message)[0].to_pybytes())
+        return self._understand(self.call("put", message), ("new", "known", "version"))
 
     def status(self) -> dict[str, Any]:
-        return json.loads(self.call("status")[0].to_pybytes())
+        return self._understand(self.call("status"), ())
 
-    def model(self, folder: Path, newer_than: int = -1) -> int | None:
+    def model(self, folder: Path, newer_than: int = -1, identity: str = "") -> int | None:
         """Write the newest model to `folder`, which must not exist, and return its version. If the model is not newer
-        than `newer_than`, write nothing and return None."""
-        head, *files = self.call("model", json.dumps({"newer_than": newer_than}).encode())
-        about = json.loads(head.to_pybytes())
-        if about["version"] <= newer_than:
+        than `newer_than`, write nothing and return None.
+
+        identity: of the trainer whose version `newer_than` is; of another trainer, any model is newer. Raises
+        `BadModel` if a file is not what the server says.
+        """
+        for least in (newer_than, -1):
+            answer = self.call("model", json.dumps({"newer_than": least}).encode())
+            about = self._understand(answer, ("version",))
+            if about["version"] > least:
+                break
+            if not identity or self.identity in ("", identity):
+                return None
+        version, entries, files = about["version"], about.get("files"), answer[1:]
+        if version < 0:
             return None
         part = folder.with_name(folder.name + ".part")
         part.mkdir(parents=True, exist_ok=True)
-        for entry, data in zip(about["files"], files, strict=True):
-            if not re.fullmatch(r"[\w-][\w.-]*", entry["name"]) or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-                raise Unreachable(f"{self.server}: the model's file {entry['name']!r} is damaged or misnamed.")
-            (part / entry["name"]).write_bytes(data)
+        for entry, data in zip(entries if isinstance(entries, list) else [], files, strict=False):
+            name, digest = (entry.get("name"), entry.get("sha256")) if isinstance(entry, dict) else ("", "")
+            name = str(name)[:100]
+            if not re.fullmatch(r"[\w-][\w.-]*", name) or hashlib.sha256(data).hexdigest() != digest:
+                raise BadModel(f"{self.server}: the model's file {name!r} is damaged or misnamed.", version)
+            (part / name).write_bytes(data)
         part.rename(folder)
-        return about["version"]
+        return version
+
+    def _understand(self, answer: list[Any], numbers: Sequence[str]) -> dict[str, Any]:
+        """The JSON that begins an answer, in which these are whole numbers."""
+        try:
+            said = json.loads(answer[0].to_pybytes())
+            if isinstance(said, dict) and all(type(said.get(name)) is int for name in numbers):
+                identity = said.get("identity", "")
+                self.identity = identity[:100] if isinstance(identity, str) else ""
+                return said
+        except (IndexError, ValueError, RecursionError):
+            pass
+        raise Unreachable(f"{self.server}: this is not the answer of a flockrl server.")
 
     def close(self) -> None:
         self._flight.close()

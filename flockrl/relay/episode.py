@@ -159,8 +159,9 @@ class Episode:
         return len(self._steps)
 
     def earn(self, reward: np.ndarray) -> None:
-        """What the last action earned, [N]."""
-        self._rewards.append(reward)
+        """What the last action earned, [N]. Told again, because no action followed, the later word counts."""
+        if self._steps:
+            self._rewards[len(self._steps) - 1 :] = [reward]
 
     def add(
         self, obs: np.ndarray, there: np.ndarray, mask: np.ndarray | None, state: np.ndarray | None,

@@ -129,6 +129,8 @@ class Learner(threading.Thread):
 
     def check(self, experience: Experience) -> None:
         """Refuse experience that the trainer would not accept."""
+        if self.trainer.facts.on_policy and (experience.version < 0).any():
+            raise BadData(f"{self.trainer.algorithm} must know which version of its policy acted.")
         try:
             self.trainer.check(experience)
         except UsageError as error:

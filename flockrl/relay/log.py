@@ -298,9 +298,9 @@ class Log:
 
     def _onward(self, position: Position) -> Position:
         """The same position; the end of a segment becomes the beginning of the next one."""
-        if position.segment >= self.end.segment or position.data < self._sizes.get(position.segment, 0):
-            return position
-        return self._first(min(number for number in self._sizes if number > position.segment))
+        while position.segment < self.end.segment and position.data >= self._sizes.get(position.segment, 0):
+            position = self._first(min(number for number in self._sizes if number > position.segment))
+        return position
 
     def _files(self, number: int) -> tuple[Any, Any]:
         if self._reading is None or self._reading[0] != number:

@@ -76,7 +76,7 @@ class Relay:
             if new:
                 self._recent.append((time.monotonic(), len(batch) * new // experience.trajectories))
                 self._forget()
-        return {"new": new, "known": known, "version": self.store.newest}
+        return {"new": new, "known": known, "version": self.store.newest, "identity": self.store.identity}
 
     def _pace(self, peer: str, rows: int) -> None:
         """Delay a message while its sender exceeds the allowed rate."""

@@ -32,8 +32,9 @@ from flockrl.relay.wire import pack
 def test_acknowledged_is_on_disk_and_known_ids_count_once(tmp_path):
     with serving(tmp_path) as (relay, address):
         client = Client(address)
-        assert client.put(message(["a", "b"])) == {"new": 2, "known": 0, "version": -1}
-        assert client.put(message(["b", "c"])) == {"new": 1, "known": 1, "version": -1}
+        said = {"version": -1, "identity": relay.store.identity}
+        assert client.put(message(["a", "b"])) == {"new": 2, "known": 0, **said}
+        assert client.put(message(["b", "c"])) == {"new": 1, "known": 1, **said}
         assert ids_in(relay.log) == ["a", "b", "c"]
         said = client.status()
         assert said["accepted"] == {"trajectories": 3, "rows": 18}
@@ -188,7 +189,7 @@ def test_calls_are_limited(tmp_path, monkeypatch):
     with serving(tmp_path, Limits(clients=1)) as (relay, address):
         hold, entered = threading.Event(), threading.Event()
         monkeypatch.setattr(relay, "put", lambda *_: (entered.set(), hold.wait(5), {})[2])
-        first = threading.Thread(target=lambda: Client(address).put(b"x"))
+        first = threading.Thread(target=lambda: Client(address).call("put", b"x"))
         first.start()
         entered.wait(5)
         with pytest.raises(Unreachable, match="Too many calls"):
