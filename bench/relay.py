@@ -48,7 +48,7 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
     with pa.ipc.new_stream(str(file), schema) as writer:
         for i in range(rounds + 1):
             actors, rollout, _ = play(actors, jax.random.key(i))
-            for episodes in recorder.add(jax.device_get(rollout), -1):
+            for episodes in recorder.add(jax.device_get(rollout), 0):
                 writer.write_batch(encode(episodes._replace(aux={}), env.spec, schema))
                 sent += episodes.trajectories
     assert sent == envs * rounds, sent
@@ -99,7 +99,9 @@ def stream(file: Path, seconds: float, algorithm: str | None, warm: float) -> di
             "--env",
             ENV,
         ]
-        words += ["--quiet"] + ([] if algorithm is None else ["--algorithm", algorithm])
+        words += ["--quiet"]
+        if algorithm is not None:
+            words += ["--algorithm", algorithm, "--max-version-lag", "1000000"]
         server = subprocess.Popen(words)
         try:
             address = _address(Path(folder), server)
@@ -141,7 +143,6 @@ def _address(folder: Path, server: subprocess.Popen[bytes]) -> str:
         if server.poll() is not None:
             raise SystemExit("the server did not start")
         time.sleep(0.05)
-    time.sleep(0.05)
     return (folder / "address").read_text().strip()
 
 

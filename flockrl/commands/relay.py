@@ -19,6 +19,7 @@ from flockrl.core.rundir import write_json
 from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
 from flockrl.core.text import printable
 from flockrl.relay.client import Client
+from flockrl.relay.files import place_file
 from flockrl.relay.front import allowed, start
 from flockrl.relay.ingest import Limits
 from flockrl.relay.server import Relay
@@ -128,7 +129,7 @@ def serve(words: list[str]) -> int:
             relay.learner.start()
         server = start(relay, given.listen, tokens, tls)
         address = f"{'tls://' if tls else ''}{given.listen.rpartition('://')[2].rpartition(':')[0]}:{server.port}"
-        (given.data / "address").write_text(address + "\n")
+        place_file(given.data / "address", f"{address}\n".encode())
         if not given.quiet:
             what = f"training {given.algorithm} on" if given.algorithm else "collecting"
             print(f"{address}: {what} {spec.name}, data in {given.data}", flush=True)
@@ -245,6 +246,10 @@ def _show(address: str, said: dict[str, Any]) -> None:
             ("backlog", f"{said['backlog_bytes'] / MB:,.1f} MB"),
             ("return", "not known yet" if value is None else f"{value:.3f} (mean over agents and recent episodes)"),
         ]  # fmt: skip
+    damaged = said.get("damaged", {})
+    if any(damaged.values()):
+        words = f"{damaged['messages']:,} messages ({damaged['bytes']:,} bytes)"
+        rows.append(("damaged", f"{words}, {damaged['indexes']:,} indexes made again"))
     if said.get("trouble"):
         rows.append(("trouble", said["trouble"]))
     for message in said.get("set_aside", []):

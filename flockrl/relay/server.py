@@ -129,7 +129,7 @@ class Relay:
             "uptime": time.time() - self._began, "published": self.store.newest,
             "accepted": {"trajectories": log.trajectories, "rows": log.rows},
             "known": self._counts["known"], "rows_per_second": rows / span, "refused": refused,
-            "log_bytes": log.bytes,
+            "log_bytes": log.bytes, "damaged": log.damaged,
         }  # fmt: skip
         if learner is not None:
             about["health"] = f"failed: {learner.failure}" if learner.failure else "training"
