@@ -27,8 +27,8 @@ def put(self, message, real=client.Client.put):
     return answer
 
 
-def add(self, episode, real=outbox.Outbox.add):
-    real(self, episode)
+def add(self, episode, identity="", real=outbox.Outbox.add):
+    real(self, episode, identity)
     note("recorded", episode.id.tolist())
 
 

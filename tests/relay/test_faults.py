@@ -29,15 +29,15 @@ def free_port():
 
 
 class Troupe:
-    """A server and two players, each a process that can be killed and started again."""
+    """A server and players, each a process that can be killed and started again."""
 
-    def __init__(self, home, spec):
+    def __init__(self, home, spec, players=("north", "south")):
         self.home, self.address = home, f"127.0.0.1:{free_port()}"
         (home / "spec.json").write_text(json.dumps(spec_to_json(spec)))
         serve = [sys.executable, "-m", "flockrl", "serve", "--algorithm", "ippo", "--spec", str(home / "spec.json")]
         serve += ["--data", str(home / "server"), "--listen", self.address, "--quiet", "--save-every", "3"]
         self.words = {"server": [*serve, "--set", "lr=0.001", "--max-version-lag", "20"]}
-        for name in ("north", "south"):
+        for name in players:
             self.words[name] = [sys.executable, PLAYER, self.address, str(home / name), str(home / name)]
         self.running = {}
 
