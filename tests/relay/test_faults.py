@@ -47,8 +47,9 @@ class Troupe:
             self.running[name] = subprocess.Popen(self.words[name], env=env, stdout=out, stderr=out)
 
     def kill(self, name):
-        self.running[name].send_signal(signal.SIGKILL)
-        self.running[name].wait()
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
 
     def status(self):
         try:

@@ -108,7 +108,7 @@ def test_a_long_time_of_faults(disk):
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             memory.look(troupe.running["server"])
-            for name, process in troupe.running.items():
+            for name, process in list(troupe.running.items()):
                 if process.poll() is not None:  # it met a full disk at its start
                     counted["failed starts"] += 1
                     troupe.start(name)
