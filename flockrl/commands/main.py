@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from flockrl.core.errors import UsageError, nearest
+from flockrl.core.errors import Notice, UsageError, nearest
 
 OVERVIEW = """\
 flockrl trains teams of agents.
@@ -29,7 +31,8 @@ flockrl trains teams of agents.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0, 1 for failed training, 2 for wrong input, 130 after Ctrl-C."""
+    """Run one command. Returns the exit status: 0, 1 for failed training or writing, 2 for wrong input, 130 after
+    Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(OVERVIEW)
@@ -39,18 +42,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"flockrl {version('flockrl')}")
         return 0
+    warnings.formatwarning = _format_warning  # type: ignore[assignment]
     try:
         if words[0] not in COMMANDS:
             raise UsageError(f"There is no command {words[0]!r}.{nearest(words[0], COMMANDS)}")
         return COMMANDS[words[0]](words[1:])
     except UsageError as error:
         print(f"flockrl: {error}", file=sys.stderr)
-        return 1 if type(error).__name__ == "TrainingError" else 2
+        return error.status
     except KeyboardInterrupt as error:
         print(f"\n{error}" if str(error) else "\nInterrupted.", file=sys.stderr)
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
+
+
+def _format_warning(message: Warning | str, category: type[Warning], *place: Any) -> str:
+    """Warnings of flockrl as one sentence; others as usual."""
+    return f"flockrl: {message}\n" if category is Notice else _usual_format(message, category, *place)
+
+
+_usual_format: Any = warnings.formatwarning
 
 
 def _later(module: str, command: str) -> Callable[[list[str]], int]:

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import warnings
 from collections.abc import Iterable
 
 
 class UsageError(Exception):
     """Something the user can fix. Its text is one sentence that names the fix.
 
-    The command line prints it without a traceback and exits with status 2.
+    The command line prints it without a traceback and exits with `status`.
     """
+
+    status = 2
+
+
+class CannotWrite(UsageError):
+    """A file could not be written, e.g. because the disk is full. What was saved before is still there."""
+
+    status = 1
+
+
+class Notice(UserWarning):
+    """Something that went wrong and does not stop anything. The command line prints its text alone."""
+
+
+def notice(text: str) -> None:
+    """Warn the user."""
+    warnings.warn(text, Notice, stacklevel=3)
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in a few words: what the system said, or the first line of the error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        code = re.search(r"os_error_code='(\d+)'", str(cause))  # as tensorstore has it
+        if code:
+            return os.strerror(int(code[1]))
+        cause = cause.__cause__ or cause.__context__
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".") if lines else type(error).__name__
 
 
 class NotFinite(UsageError):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import CannotWrite, UsageError, notice
 
 CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
     "config.json", "metrics.jsonl", "result.json", "curve.png", "checkpoints",
 )  # fmt: skip
+LARGEST = 16 << 20
+"""Bytes that a configuration or a result may have: those that runs write have a few thousand."""
+EVALUATION = ("eval_return", "eval_return_std", "eval_episodes")
+"""Numbers that every log point with an evaluation has."""
 
 
 def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> list[Path]:
@@ -37,10 +42,11 @@ def find_runs(path: str | Path) -> list[Path]:
         raise UsageError(f"There is no run at {base}.")
     if (base / CONFIG).is_file():
         return [base]
-    found = sorted((p.parent for p in base.glob(f"seed_*/{CONFIG}")), key=lambda p: int(p.name.split("_")[1]))
-    if not found:
+    found = {p.parent: p.parent.name.removeprefix("seed_") for p in base.glob(f"seed_*/{CONFIG}")}
+    seeds = {path: int(number) for path, number in found.items() if number.isascii() and number.isdecimal()}
+    if not seeds:
         raise UsageError(f"{base} is not a run: it has no {CONFIG}.")
-    return found
+    return sorted(seeds, key=lambda path: seeds[path])
 
 
 def _fresh(base: Path) -> Path:
@@ -54,8 +60,11 @@ def _fresh(base: Path) -> Path:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write the whole file or nothing."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"Cannot write {path}: {error.strerror}.") from error
 
 
 def per_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
@@ -65,12 +74,57 @@ def per_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The log points of a run. Lines that are none are skipped with a warning."""
     file = path / METRICS
-    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"Cannot read {file}: {error.strerror}.") from error
+    rows = [_log_point(line) for line in lines if line]
+    good = [row for row in rows if row is not None]
+    if len(good) < len(rows):
+        notice(f"{file}: {len(rows) - len(good)} of {len(rows)} lines are no log points and were skipped.")
+    return good
+
+
+def _log_point(line: bytes) -> dict[str, Any] | None:
+    """A line as a log point: an object with a step, whose values are numbers or lists of them; else None."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not _finite(row.get("step")) or not all(map(_figure, row.values())):
+        return None
+    if any(name == "eval_return" or name.startswith("eval_return_") for name in row):
+        each = row.get("eval_return_per_agent")
+        if not isinstance(each, list) or not all(_finite(x) for x in (*map(row.get, EVALUATION), *each)):
+            return None
+    return row
+
+
+def _figure(value: Any) -> bool:
+    """Whether it is a number, a list of numbers, or None, which stands for a figure that is not known."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(x, float) or _finite(x) for x in value)
+    return value is None or isinstance(value, float) or _finite(value)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**63 and math.isfinite(value)
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"Cannot read {path}: it is larger than {LARGEST >> 20} MB.")
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"Cannot read {path}: it must hold an object with named values.")
+    return content

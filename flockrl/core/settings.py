@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import types
 import typing
 from typing import Any, Literal
 
 from flockrl.core.errors import UsageError, nearest
+
+LARGEST = 2.0**1000
+"""What whole numbers may not exceed, so that they can be floats; nor do infinity and nan pass."""
 
 
 def build(cls: type, values: dict[str, Any], whose: str) -> Any:
@@ -35,7 +37,7 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise UsageError(f"{name} must be a list, not {value!r}.")
         return tuple(_coerce(name, args[0], item) for item in value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     good = {
         bool: isinstance(value, bool),
         int: number and float(value).is_integer(),

@@ -1,24 +1,10 @@
-"""Writing files so that they survive a crash, and keeping other processes out."""
+"""Writing files so that they survive a crash."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Any
-
-from flockrl.core.errors import UsageError
-
-
-def lock(path: Path) -> Any:
-    """A file in a directory that one process at a time may hold open."""
-    file = open(path / "lock", "w")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UsageError(f"{path} is in use by another process.") from None
-    return file
 
 
 def write_all(file: Any, data: memoryview, at: int) -> None:

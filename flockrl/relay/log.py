@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flockrl.core.errors import UsageError
-from flockrl.relay.files import lock, sync_directory, write_all
+from flockrl.core.lock import lock
+from flockrl.relay.files import sync_directory, write_all
 from flockrl.relay.ids import Seen, digest
 from flockrl.relay.recovery import Segment, put_aside, recover
 from flockrl.relay.segment import HEAD_SIZE, Entry, Head, entries, load_entry

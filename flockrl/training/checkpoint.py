@@ -1,49 +1,77 @@
 """Checkpoints of the entire training state: atomic, without pickle, verified when read.
 
 Orbax writes into a temporary directory and renames it when complete, so a checkpoint that exists is
-complete. What is read is compared with the digests that were saved with it, and with the names,
-shapes and types that the run expects.
+complete. What is read, meta data included, is compared with the digests that were saved with it, and with the
+names, shapes and types that the run expects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import CannotWrite, UsageError, reason
 from flockrl.core.types import PyTree
 
 KEEP = 3
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""What the names of checkpoints contain that are being written or removed."""
+NUMBER = re.compile("0|[1-9][0-9]{0,17}")
+FOREVER = 4 * 10**9
+"""Seconds that a save may take: a clock that is set forward is no reason to give one up."""
 
 
 class Checkpoints:
-    """The checkpoints of one run, newest last. Writing happens in the background."""
+    """The checkpoints of one run, newest last: directories named by numbers. Writing happens in the background.
+
+    Nothing is created or changed before the first `save`.
+    """
 
     def __init__(self, path: Path):
         import orbax.checkpoint as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # errors are raised, so that nobody needs them twice
         self._ocp = ocp
         self.path = path
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEEP, create=True)
-        self._manager = ocp.CheckpointManager(path.absolute(), options=options)
+        self._writer: Any = None
 
     def save(self, step: int, state: PyTree, meta: dict[str, Any]) -> None:
         """Write the state after `step` environment steps. Returns when the state is copied; it is on disk later."""
+        self.wait()
         leaves = _leaves(state)
         meta = {**meta, "digests": {name: _digest([x]) for name, x in leaves.items()}, "leaves": _signature(state)}
+        meta["meta_digest"] = _digest_of_meta(meta)
         args = self._ocp.args
         content = args.Composite(state=args.StandardSave(leaves), meta=args.JsonSave(meta))
-        self._manager.save(step, args=content, force=True)
+        try:
+            if self._writer is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._sweep()
+                handler = self._ocp.CompositeCheckpointHandler()
+                self._writer = self._ocp.AsyncCheckpointer(handler, timeout_secs=FOREVER)
+            self._writer.save((self.path / str(step)).absolute(), args=content, force=True)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def steps(self) -> list[int]:
-        return sorted(self._manager.all_steps())
+        """Numbers of the complete checkpoints in order. What has another name is not a checkpoint."""
+        try:
+            names = [p.name for p in self.path.iterdir() if p.is_dir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UsageError(f"Cannot read {self.path}: {error.strerror}.") from error
+        return sorted(int(name) for name in names if NUMBER.fullmatch(name))
 
     def restore(
         self, like: PyTree, step: int, wanted: Callable[[str], bool] | None = None
@@ -53,15 +81,11 @@ class Checkpoints:
         wanted: names of the arrays to read, such as ".learner.params['actor'][0]['head']['bias']"; the others stay as
         they are in `like`. By default all are read.
         """
-        args, where = self._ocp.args, self.path / str(step)
-        try:
-            meta = dict(self._manager.restore(step, args=args.Composite(meta=args.JsonRestore())).meta)
-            matches = meta["leaves"] == _signature(like)
-        except Exception as error:
-            raise self._damaged(where) from error
-        if not matches:
+        meta = self.meta(step)
+        if meta.get("leaves") != _signature(like):
             raise UsageError(
-                f"The checkpoint {where} belongs to another configuration: its arrays differ from what this run needs."
+                f"The checkpoint {self.path / str(step)} belongs to another configuration: its arrays differ from what "
+                "this run needs."
             )
         chosen = None if wanted is None or "digests" not in meta else _chosen(like, wanted)
         try:
@@ -70,39 +94,91 @@ class Checkpoints:
                 good = all(_digest([x]) == meta["digests"][key] for key, x in leaves.items())
             else:  # written before single arrays could be read
                 good = _digest([leaves[key] for key in sorted(leaves)]) == meta["digest"]
+            state = _rebuild(like, leaves, chosen)
         except Exception as error:
-            raise self._damaged(where) from error
+            raise self.damaged(step) from error
         if not good:
-            raise self._damaged(where)
-        return _rebuild(like, leaves, chosen), meta
+            raise self.damaged(step)
+        return state, meta
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """The meta data of a checkpoint. Those of earlier versions have no digest to compare with."""
+        try:
+            meta = dict(self._open(step, meta=self._ocp.args.JsonRestore()).meta)
+            good = "meta_digest" not in meta or meta["meta_digest"] == _digest_of_meta(meta)
+        except Exception as error:
+            raise self.damaged(step) from error
+        if not good:
+            raise self.damaged(step)
+        return meta
 
     def _read(self, step: int, like: PyTree, chosen: set[str] | None) -> dict[str, np.ndarray]:
         """The arrays of a checkpoint by position, all of them or those that were `chosen`."""
         args = self._ocp.args
         if chosen is None:
-            content = args.Composite(state=args.StandardRestore())
+            content = args.StandardRestore()
         else:
             item = {key: x for key, x in _shapes(like).items() if key in chosen}
-            content = args.Composite(state=args.PyTreeRestore(item=item, partial_restore=True))
-        return {key: np.asarray(x) for key, x in self._manager.restore(step, args=content).state.items()}
+            content = args.PyTreeRestore(item=item, partial_restore=True)
+        return {key: np.asarray(x) for key, x in self._open(step, state=content).state.items()}
 
-    @staticmethod
-    def _damaged(where: Path) -> UsageError:
+    def _open(self, step: int, **content: Any) -> Any:
+        reader = self._ocp.Checkpointer(self._ocp.CompositeCheckpointHandler())
+        try:
+            return reader.restore((self.path / str(step)).absolute(), args=self._ocp.args.Composite(**content))
+        finally:
+            reader.close()
+
+    def damaged(self, step: int) -> UsageError:
         return UsageError(
-            f"The checkpoint {where} is damaged and was not loaded: remove it to continue from the one before it."
+            f"The checkpoint {self.path / str(step)} is damaged and was not loaded: remove it to continue from the one "
+            "before it."
         )
 
     def drop_after(self, step: int) -> None:
         """Remove checkpoints newer than `step`, which another seed of the same run does not have."""
-        for newer in [s for s in self.steps() if s > step]:
-            self._manager.delete(newer)
+        self._remove(self.path / str(s) for s in self.steps() if s > step)
 
     def wait(self) -> None:
-        """Wait until everything is on disk."""
-        self._manager.wait_until_finished()
+        """Wait until everything is on disk, and remove all but the newest `KEEP` checkpoints."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.wait_until_finished()
+        except Exception as error:
+            raise self._failed(error) from error
+        self._remove(self.path / str(s) for s in self.steps()[:-KEEP])
+
+    def _failed(self, error: Exception) -> CannotWrite:
+        """What to say about a checkpoint that could not be written. What there is of it makes room again."""
+        self._sweep()
+        steps = self.steps()
+        kept = f"the last good one is {self.path / str(steps[-1])}" if steps else "there was none before"
+        return CannotWrite(f"Cannot write a checkpoint to {self.path}: {reason(error)}; {kept}.")
+
+    def _sweep(self) -> None:
+        """Remove what is left of checkpoints that were not completed."""
+        with contextlib.suppress(OSError):
+            self._remove(p for p in self.path.iterdir() if UNFINISHED in p.name)
+
+    @staticmethod
+    def _remove(paths: Iterable[Path]) -> None:
+        """Remove directories, each under another name, so that a crash leaves no checkpoint with parts missing."""
+        for path in paths:
+            doomed = path if UNFINISHED in path.name else path.with_name(f"{path.name}{UNFINISHED}-old")
+            if doomed != path:
+                shutil.rmtree(doomed, ignore_errors=True)
+                path.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
 
     def close(self) -> None:
-        self._manager.close()
+        """Let go of the writer. Whether everything is on disk is what `wait` says."""
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except Exception:
+                self._sweep()
+            self._writer = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -147,6 +223,12 @@ def _digest(arrays: Sequence[np.ndarray]) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def _digest_of_meta(meta: Mapping[str, Any]) -> str:
+    """The digest of everything in `meta` but itself, as it reads back from JSON."""
+    plain = json.loads(json.dumps({name: x for name, x in meta.items() if name != "meta_digest"}))
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _rebuild(like: PyTree, leaves: dict[str, np.ndarray], chosen: set[str] | None) -> PyTree:
