@@ -35,7 +35,7 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
     from flockrl.algos.presets import make_config
     from flockrl.data.schema import encode, make_schema
     from flockrl.envs import make
-    from flockrl.evaluation.record import Recorder
+    from flockrl.evaluation.record import Cutter, Joiner
     from flockrl.rollouts.compiled import scan_rollout, start
 
     env: Any = make(ENV)
@@ -43,12 +43,12 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
     algorithm = make_algorithm("ippo", env.spec, config, envs=envs, updates=1)
     params = algorithm.params(jax.jit(algorithm.init)(jax.random.key(0)))
     play = jax.jit(lambda actors, key: scan_rollout(algorithm, params, env, actors, key))
-    actors, recorder = start(algorithm, env, jax.random.key(1), envs), Recorder(env.spec, ENV, envs)
+    actors, cutter, joiner = start(algorithm, env, jax.random.key(1), envs), Cutter(ENV, envs), Joiner()
     schema, sent = make_schema(env.spec), 0
     with pa.ipc.new_stream(str(file), schema) as writer:
         for i in range(rounds + 1):
             actors, rollout, _ = play(actors, jax.random.key(i))
-            for episodes in recorder.add(jax.device_get(rollout), 0):
+            for episodes in joiner.add(cutter.cut(jax.device_get(rollout), 0)):
                 writer.write_batch(encode(episodes._replace(aux={}), env.spec, schema))
                 sent += episodes.trajectories
     assert sent == envs * rounds, sent

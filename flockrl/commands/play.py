@@ -69,7 +69,7 @@ def evaluate(words: list[str]) -> int:
     given = parse(EvalFlags, words, "flockrl eval", about)
     cache_programs()
     from flockrl.core.rundir import find_runs
-    from flockrl.training.loop import parties
+    from flockrl.training.figures import parties
     from flockrl.training.run import Run
     from flockrl.view.animation import write_animation, write_paths
 

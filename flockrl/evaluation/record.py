@@ -1,4 +1,4 @@
-"""Recording: cuts rollouts into episodes and writes them to files."""
+"""Rollouts as whole episodes, and episodes that are played to be written to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flockrl.core.types import Algorithm, Array, EnvSpec, EvalResult, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, EvalResult, Observation, PyTree, Trajectory
 from flockrl.data.experience import Experience, join
 from flockrl.data.files import Writer
 from flockrl.envs.host.batch import HostBatch, words
@@ -27,72 +27,31 @@ INSTANCES, STRETCH = 16, 128
 """Environment instances that play in parallel while episodes are recorded, and the most steps of one rollout."""
 
 
-class Recorder:
-    """Cuts the rollouts [T, B] of B environments into whole episodes, which may span several rollouts.
+class Cutter:
+    """Cuts the rollouts [T, B] of B environments where episodes begin, and numbers the pieces.
 
-    env: the environment's name. The names of trajectories are unique across recorders.
+    env: the environment's name. The ids of trajectories, NAME-ENVIRONMENT-EPISODE, are unique across cutters.
+    episode: [B] the number of each environment's episode under way; steps: [B] its steps so far.
     """
 
-    def __init__(self, spec: EnvSpec, env: str, envs: int):
-        self.spec, self.env = spec, env
-        self._name = secrets.token_hex(8)
-        self._episode = np.full(envs, -1, np.int64)
-        self._open: list[Experience | None] = [None] * envs
+    def __init__(self, env: str, envs: int):
+        self.env, self.name = env, secrets.token_hex(8)
+        self.episode = np.full(envs, -1, np.int64)
+        self.steps = np.zeros(envs, np.int64)
 
-    @property
-    def finished(self) -> np.ndarray:
-        """[B] the number of each environment's episodes that have ended and been yielded."""
-        return self._episode
-
-    def add(self, rollout: Trajectory, version: int) -> Iterator[Experience]:
-        """Add a rollout of the policy of this version. Yields the episodes that are complete now."""
-        pieces = self._pieces(rollout, version)
-        opens = np.asarray(rollout.first)[0]
-        ended: list[Experience] = []
-        at = 0
-        for b, count in enumerate(self._counts):
-            mine = list(range(at, at + count))
-            at += count
-            before = self._open[b]
-            if before is not None and opens[b]:
-                ended.append(before)
-            elif before is not None:
-                joined = _continue(before, pieces.pick(mine[:1]))
-                mine = mine[1:]
-                if mine:
-                    ended.append(joined)
-                else:
-                    self._open[b] = joined
-                    continue
-            if len(mine) > 1:
-                ended.append(pieces.pick(mine[:-1]))
-            self._open[b] = pieces.pick(mine[-1:])
-        if ended:
-            yield join(ended)
-
-    def close(self) -> Iterator[Experience]:
-        """Yield the unfinished episodes as far as they went."""
-        rest = [piece for piece in self._open if piece is not None]
-        self._open = [None] * len(self._open)
-        if rest:
-            yield join(rest)
-
-    def _pieces(self, rollout: Trajectory, version: int) -> Experience:
-        """The rollout, cut where episodes begin, environment by environment."""
+    def cut(self, rollout: Trajectory, version: int) -> Experience:
+        """The pieces of a rollout of the policy of this version, environment by environment."""
         first = np.array(rollout.first)
         steps, envs = first.shape
         begins = first.copy()
         begins[0] = True
-        self._counts = begins.sum(0)
         column, row = np.nonzero(begins.T)
         length = np.diff(np.append(column * steps + row, envs * steps))
         # An episode that continues from the rollout before keeps its number and its count of steps.
-        number = np.cumsum(first, axis=0)[row, column] + self._episode[column]
-        offset = np.zeros(len(column), np.int64)
-        for i in np.flatnonzero((row == 0) & ~first[row, column]):
-            before = self._open[column[i]]
-            offset[i] = 0 if before is None else before.step[-1] + 1
-        self._episode += first.sum(0)
+        number = np.cumsum(first, axis=0)[row, column] + self.episode[column]
+        offset = np.where(first[row, column], 0, self.steps[column])
+        self.episode += first.sum(0)
+        self.steps[column] = offset + length  # the last piece of each environment stays
 
         def flat(x: Any) -> np.ndarray | None:
             return None if x is None else np.asarray(x).swapaxes(0, 1).reshape(steps * envs, *x.shape[2:])
@@ -110,7 +69,7 @@ class Recorder:
             )
         }  # fmt: skip
         alive: Any = np.ones(reward.shape, bool) if rollout.alive is None else flat(rollout.alive)
-        names = [f"{self._name}-{b}-{e}" for b, e in zip(column, number, strict=True)]
+        names = [f"{self.name}-{b}-{e}" for b, e in zip(column, number, strict=True)]
         return Experience(
             id=np.array(names, object), env=np.full(len(names), self.env, object), episode=number,
             version=np.full(len(names), version, np.int64), length=length, step=step, time=now, reward=reward,
@@ -119,22 +78,50 @@ class Recorder:
         )  # fmt: skip
 
 
-class Recording:
-    """A file to which the episodes of a run are written."""
+class Joiner:
+    """Joins the pieces of one cutter to whole episodes, which may span several rollouts."""
 
-    def __init__(self, path: Path, spec: EnvSpec, env: str, envs: int, about: Mapping[str, Any]):
-        self.writer = Writer(path, spec, {"env": env, **about})
-        self.recorder = Recorder(spec, env, envs)
+    def __init__(self) -> None:
+        self._open: dict[int, Experience] = {}
+        """By environment, the episode under way."""
 
-    def add(self, rollout: Trajectory, version: int) -> None:
-        for episodes in self.recorder.add(rollout, version):
-            self.writer.add(episodes)
+    def add(self, pieces: Experience) -> Iterator[Experience]:
+        """Take in the pieces of one rollout. Yields the episodes that are complete now."""
+        ended: list[Experience] = []
+        places: dict[int, list[int]] = {}
+        for place, name in enumerate(pieces.id):
+            places.setdefault(environment(name), []).append(place)
+        for b, mine in places.items():
+            before = self._open.pop(b, None)
+            if before is not None and before.id[0] == pieces.id[mine[0]]:
+                before, mine = _continue(before, pieces.pick(mine[:1])), mine[1:]
+                if not mine:
+                    self._open[b] = before
+                    continue
+            if before is not None:
+                ended.append(before)
+            if len(mine) > 1:
+                ended.append(pieces.pick(mine[:-1]))
+            self._open[b] = pieces.pick(mine[-1:])
+        if ended:
+            yield join(ended)
 
-    def close(self) -> None:
-        """Write the unfinished episodes, and move the file to its final place."""
-        for rest in self.recorder.close():
-            self.writer.add(rest)
-        self.writer.close()
+    def close(self) -> Iterator[Experience]:
+        """Yield the unfinished episodes as far as they went."""
+        rest, self._open = list(self._open.values()), {}
+        if rest:
+            yield join(rest)
+
+
+def environment(name: str) -> int:
+    """The number of the environment in the id of a trajectory."""
+    return int(name.split("-")[1])
+
+
+def _continue(before: Experience, after: Experience) -> Experience:
+    """Join two pieces of one episode. The version is that of the policy that began it."""
+    both = join([before, after])
+    return both.take(np.array([0]), both.length.sum(keepdims=True), np.arange(both.steps))
 
 
 def record_episodes(
@@ -150,13 +137,13 @@ def record_episodes(
         return algorithm.act(params, seen, memory, key, explore)
 
     player = algorithm._replace(act=act, rollout_steps=steps)
-    recorder = Recorder(env.spec, about["env"], instances)
+    cutter, joiner = Cutter(about["env"], instances), Joiner()
     returns: list[np.ndarray] = []
     lengths: list[int] = []
     with Writer(path, env.spec, about) as writer, _rollouts(player, env, params, key, instances, workers) as rollouts:
-        while recorder.finished.min() < each:
-            for data in recorder.add(next(rollouts), -1):
-                place = data.episode * instances + [int(name.split("-")[1]) for name in data.id]
+        while cutter.episode.min() < each:
+            for data in joiner.add(cutter.cut(next(rollouts), -1)):
+                place = data.episode * instances + [environment(name) for name in data.id]
                 chosen = data.pick(np.flatnonzero(place < episodes))
                 if chosen.trajectories:
                     writer.add(chosen)
@@ -189,9 +176,3 @@ def _endless(play: Any, params: PyTree, actors: Any, key: Array) -> Iterator[Tra
     for i in itertools.count():
         actors, rollout, _ = play(params, actors, jax.random.fold_in(key, i))
         yield jax.device_get(rollout)
-
-
-def _continue(before: Experience, after: Experience) -> Experience:
-    """Join two pieces of one episode. The version is that of the policy that began it."""
-    both = join([before, after])
-    return both.take(np.array([0]), both.length.sum(keepdims=True), np.arange(both.steps))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CONFIG, METRICS, RESULT, write_json
+from flockrl.core.rundir import CONFIG, METRICS, RESULT, read_json, write_json
 from flockrl.envs.host.workers import own_cores
 from flockrl.evidence.cell import CELL
 from flockrl.evidence.records import Record, collect, tidy, write_csv, write_parquet
@@ -42,7 +42,7 @@ class Work:
             for line in (self.path / METRICS).read_text().splitlines():
                 row = json.loads(line)
                 step, score = row["step"], row.get("eval_return", score)
-        except (OSError, ValueError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             pass  # not there yet, or its last line is being written
         return step, score
 
@@ -87,7 +87,7 @@ def write_tables(out: Path) -> list[Record]:
 def cell_row(record: Record) -> dict[str, Any]:
     """A cell in one row. The last three columns depend on the machine and its load."""
     file = record.path / CELL
-    memory = json.loads(file.read_text()).get("peak_memory_mb") if file.is_file() else None
+    memory = read_json(file).get("peak_memory_mb") if file.is_file() else None
     return {
         "algorithm": record.label,
         "environment": record.env,
@@ -114,7 +114,7 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         file = work.path / CONFIG
         if not file.is_file():
             continue
-        saved, wanted = json.loads(file.read_text()), json.loads(json.dumps(work.cell.run.to_json()))
+        saved, wanted = read_json(file), json.loads(json.dumps(work.cell.run.to_json()))
         differ = [key for key in wanted if key != "versions" and saved.get(key) != wanted[key]]
         if differ:
             raise UsageError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +11,18 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CONFIG, RESULT, per_side, read_metrics
+from flockrl.core.rundir import CONFIG, RESULT, per_side, read_json, read_metrics
 from flockrl.evaluation.metrics import converged_at, stability
+from flockrl.training.config import NOT_SETTINGS
 
 TEAM = (
     "eval_efficiency", "eval_welfare", "eval_welfare_min", "eval_welfare_nash", "eval_proportional_fairness",
     "eval_jain", "eval_gini", "eval_envy",
 )  # fmt: skip
 """Team metrics by the names under which evaluations log them, in the order of the tables' columns."""
+
+FIGURES = ("steps", "seconds", "steps_per_second", "best_eval_return")
+"""Numbers that the result of every run with evaluations has."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +92,26 @@ def collect(paths: Iterable[str | Path]) -> tuple[list[Record], list[Path]]:
 def _order(file: Path) -> tuple[Any, ...]:
     """A sort key that orders numbers by value: seed_10 after seed_9."""
     parts = (part.rpartition("_") for part in file.parts)
-    return tuple((head, int(tail), "") if tail.isdigit() else (head, -1, tail) for head, _, tail in parts)
+    return tuple(
+        (head, int(tail), "") if tail.isascii() and tail.isdigit() else (head, -1, tail) for head, _, tail in parts
+    )
 
 
 def _read(path: Path) -> Record:
-    try:
-        saved = json.loads((path / CONFIG).read_text())
-        result = json.loads((path / RESULT).read_text())
-        evals = [row for row in read_metrics(path) if "eval_return" in row]
-        plain = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "seed", "versions", "config", "sides")}
-        name = saved["algorithm"]
-        settings = {**plain, **saved["config"]}
-        record = Record(
-            path, name, name, saved["env"], saved["seed"], settings, saved.get("versions", {}), evals, result
-        )
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(f"{path} is not a readable run: {type(error).__name__} {error}.") from error
+    saved, result = read_json(path / CONFIG), read_json(path / RESULT)
+    evals = [row for row in read_metrics(path) if "eval_return" in row]
+    plain = {k: v for k, v in saved.items() if k not in NOT_SETTINGS and k != "seed"}
+    own, versions = saved.get("config"), saved.get("versions", {})
+    name, env, seed = (saved.get(key) for key in ("algorithm", "env", "seed"))
+    if not (isinstance(name, str) and isinstance(env, str) and isinstance(seed, int)):
+        raise UsageError(f"{path} is not a readable run: {CONFIG} must name algorithm, env and seed.")
+    if not (isinstance(own, dict) and isinstance(versions, dict)):
+        raise UsageError(f"{path} is not a readable run: config and versions in {CONFIG} must be objects.")
+    if not all(isinstance(result.get(key), int | float) for key in FIGURES):
+        raise UsageError(f"{path} is not a readable run: {RESULT} must have the numbers {', '.join(FIGURES)}.")
     if not evals:
         raise UsageError(f"{path} has no evaluation in its metrics.")
-    return record
+    return Record(path, name, name, env, seed, {**plain, **own}, versions, evals, result)
 
 
 def _named(records: list[Record]) -> list[Record]:

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 from flockrl.core.errors import UsageError
+from flockrl.core.rundir import read_json
 from flockrl.evidence import sections, statistics
 from flockrl.evidence.records import Record, collect
 from flockrl.evidence.summary import Line, lines, normalized, normalized_curves
@@ -79,14 +80,12 @@ def _count(things: Sequence[str] | dict[str, int], name: str) -> str:
 
 def _question(runs: Sequence[str | Path]) -> str:
     """The question of a benchmark, when the report is about one."""
-    import json
-
     from flockrl.evidence.harness import SUITE
 
     for run in runs:
         for folder in (Path(run), Path(run).parent):
             if (folder / SUITE).is_file():
-                return str(json.loads((folder / SUITE).read_text()).get("question", ""))
+                return str(read_json(folder / SUITE).get("question", ""))
     return ""
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import platform
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -56,6 +57,7 @@ class RunConfig:
     """Everything needed to repeat a run. Saved as `config.json`.
 
     algorithm: a name, or SIDE=PLAYER,... with a `Sides` as config. init_from: the run that its parameters begin with.
+    record: the file that its episodes are written to when it is finished; may be empty.
     """
 
     algorithm: str
@@ -63,6 +65,7 @@ class RunConfig:
     options: TrainOptions
     config: Any
     init_from: str = ""
+    record: str = ""
 
     @property
     def recorded(self) -> bool:
@@ -87,23 +90,49 @@ class RunConfig:
             "env": self.env,
             **dataclasses.asdict(self.options),
             **(saved if isinstance(self.config, Sides) else {"config": saved}),
-            **({"init_from": self.init_from} if self.init_from else {}),
+            **{name: getattr(self, name) for name in ("init_from", "record") if getattr(self, name)},
             "versions": versions(),
         }
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that the numbers of the run depend on, by name; those of the algorithm as config.lr."""
+        saved = {name: x for name, x in json.loads(json.dumps(self.to_json())).items() if name not in INDIFFERENT}
+        return _flat(saved)
+
+    def changes(self, before: Mapping[str, Any]) -> list[str]:
+        """What differs from the settings that `decisive` returned before, as "config.lr 0.01 -> 0.1".
+
+        A setting that another version of flockrl added is not compared.
+        """
+        now = self.decisive()
+        return [f"{name} {old!r} -> {now.get(name)!r}" for name, old in before.items() if now.get(name) != old]
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> RunConfig:
         for name in ("algorithm", "env"):
             if not isinstance(saved.get(name), str):
                 raise UsageError(f"A run's configuration must name its {name}.")
+        for name in ("init_from", "record"):
+            if not isinstance(saved.get(name, ""), str):
+                raise UsageError(f"{name} of a run's configuration must be a name, not {saved[name]!r}.")
         options, settings = split_settings(saved)
         name, built = saved["algorithm"], build(TrainOptions, options, "A run")
         config = config_from_json(name, {"sides": saved["sides"], "config": settings} if "sides" in saved else settings)
-        return RunConfig(name, saved["env"], built, config, str(saved.get("init_from", "")))
+        return RunConfig(name, saved["env"], built, config, *(saved.get(x, "") for x in ("init_from", "record")))
 
 
-NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "versions")
+NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "record", "versions")
 """What stands in `config.json` besides settings."""
+INDIFFERENT = ("workers", "worker_timeout", "init_from", "record", "versions")
+"""What may change between two parts of one run."""
+
+
+def _flat(saved: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested settings by names with dots."""
+    found: dict[str, Any] = {}
+    for name, value in saved.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
-import numpy as np
 
-from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback, Moment
 from flockrl.core.code import trusting
-from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
-from flockrl.core.types import EnvSpec, PyTree
+from flockrl.core.errors import CannotWrite, UsageError, notice, reason
+from flockrl.core.rundir import CHECKPOINTS, CONFIG, CURVE, RESULT, read_metrics, write_json
+from flockrl.core.types import PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.batch import HostFault
 from flockrl.evaluation.metrics import team_metrics
 from flockrl.evaluation.playing import summarize
-from flockrl.rollouts.compiled import Episodes
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
+from flockrl.training.figures import parties, per_side, row_of, side_names
+from flockrl.training.interrupt import interrupts
 from flockrl.training.log import Log
+from flockrl.training.memory import ADVICE
 from flockrl.training.program import Program, TrainState
 from flockrl.training.run import Run
 from flockrl.view.plots import draw_curve
@@ -40,6 +36,8 @@ LOG_POINTS = 100
 
 class TrainingError(UsageError):
     """Training went wrong by itself (a number is no longer finite)."""
+
+    status = 1
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,7 +57,7 @@ class Loop:
         quiet: bool,
         warm: Callable[[PyTree], tuple[PyTree, str]] | None = None,
     ):
-        self.program, self.paths, self.env = program, list(paths), env
+        self.program, self.runs, self.paths, self.env = program, list(runs), list(paths), env
         self.seeds = [run.options.seed for run in runs]
         self.warm = warm
         self.parties = parties(env.spec, runs[0].config)
@@ -81,21 +79,33 @@ class Loop:
             return self.log_every * math.ceil(self.program.setting.iterations / parts / self.log_every)
         return max(1, math.ceil(steps / self.program.setting.iteration_steps))
 
+    @property
+    def base(self) -> Path:
+        """The directory of all seeds."""
+        return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
+
     def run(self) -> Any:
         try:
             self.program.open(self.seeds)
             return self._run()
         except HostFault as fault:
             raise TrainingError(f"Training stopped: {self._kept(0)}. {fault}") from fault
+        except CannotWrite as error:
+            raise CannotWrite(f"{error} Once that is mended, `flockrl resume {self.base}` continues.") from error
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise TrainingError(f"Training ran out of memory: {self._kept(0)}. {ADVICE}") from error
         finally:
             self.program.close()
 
     def _run(self) -> Any:
         self.program.compile(self.seeds[0])
         self.checkpoints = [Checkpoints(path / CHECKPOINTS) for path in self.paths]
-        iteration = self._restore()
+        self.logs: list[Log] = []
         try:
-            with _interrupt(self._interrupt):
+            iteration = self._restore()
+            with interrupts(self._interrupt):
                 self._tell("on_start", iteration)
                 if iteration == 0:
                     self._record(0, [{} for _ in self.paths], evaluate=True)
@@ -107,8 +117,6 @@ class Loop:
                 checkpoints.close()
             for log in self.logs:
                 log.close()
-            if self.program.recording is not None:
-                self.program.recording.close()
         with trusting(True):  # what the configs name was given to this process, or trusted when they were opened
             runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
         return runs[0] if len(runs) == 1 else runs
@@ -119,7 +127,6 @@ class Loop:
     def _restore(self) -> int:
         """Begin at the newest checkpoint that all seeds have, or at the start."""
         shared = set.intersection(*(set(c.steps()) for c in self.checkpoints))
-        self.logs: list[Log] = []
         self.best: list[dict[str, float]] = []
         """The best of each figure that evaluations gave, by seed."""
         self.last: list[dict[str, Any]] = []
@@ -127,21 +134,46 @@ class Loop:
             self.states = [self._begin(self.program.start_state(seed)) for seed in self.seeds]
             for path in self.paths:
                 self._opened(Log(path), {})
+            if self.program.recording is not None:
+                self.program.recording.begin(self.paths[0])
             if self.warm is not None:
                 self._save(0)
             return 0
         step = max(shared)
         self.states = []
         like = self.program.shape()
-        for path, seed, checkpoints in zip(self.paths, self.seeds, self.checkpoints, strict=True):
+        for i, checkpoints in enumerate(self.checkpoints):
+            self._check_settings(i, checkpoints.meta(step))
             state, meta = checkpoints.restore(like, step)
+            try:
+                self._continue(i, step, meta)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a version without a digest of it
+                raise checkpoints.damaged(step) from error
             checkpoints.drop_after(step)
-            self.states.append(self.program.settle(state, seed))
-            self._opened(Log(path, step, meta["metrics_bytes"]), meta)
-        self.began -= meta["seconds"]
-        self.train_seconds = meta["train_seconds"]
-        self.program.compile_seconds += meta["compile_seconds"]
+            self.states.append(self.program.settle(state, self.seeds[i]))
         return step // self.program.setting.iteration_steps
+
+    def _check_settings(self, i: int, meta: Mapping[str, Any]) -> None:
+        """Refuse to go on with other settings than those that the checkpoint was made with."""
+        changes = self.runs[i].changes(meta.get("settings", {}))
+        if changes:
+            raise UsageError(
+                f"{self.paths[i] / CONFIG} is not what the run was begun with ({'; '.join(changes)}): put it back to "
+                "resume, or train a new run with --init-from."
+            )
+
+    def _continue(self, i: int, step: int, meta: dict[str, Any]) -> None:
+        """Go on with the log, the recording and the times of a seed from what a checkpoint says."""
+        seconds, train_seconds, compile_seconds = (
+            float(meta[name]) for name in ("seconds", "train_seconds", "compile_seconds")
+        )
+        self._opened(Log(self.paths[i], step, meta["metrics_bytes"]), meta)
+        if self.program.recording is not None:
+            self.program.recording.begin(self.paths[i], meta.get("recording"))
+        if i == len(self.paths) - 1:
+            self.began -= seconds
+            self.train_seconds = train_seconds
+            self.program.compile_seconds += compile_seconds
 
     def _begin(self, state: TrainState) -> TrainState:
         """A fresh state, with the parameters that come from other runs."""
@@ -164,10 +196,10 @@ class Loop:
         pairs = zip(self.states, self.seeds, strict=True)
         done = [self.program.run(state, seed, until - iteration) for state, seed in pairs]
         self.states = [state for state, _, _ in done]
-        rows = [_row(*numbers) for numbers in jax.device_get([d[1:] for d in done])]
+        rows = [row_of(*numbers) for numbers in jax.device_get([d[1:] for d in done])]
         for row in rows:
             if row["return_per_agent"] is not None:
-                row |= self._per_side("return", row["return_per_agent"])
+                row |= per_side(self.parties, "return", row["return_per_agent"])
         seconds = time.perf_counter() - began
         self.train_seconds += seconds
         for row in rows:
@@ -189,7 +221,7 @@ class Loop:
                 result = None if played is None else summarize(*played)
             if result is not None:
                 row["eval_return"] = result.mean
-                row |= self._per_side("eval_return", result.per_agent)
+                row |= per_side(self.parties, "eval_return", result.per_agent)
                 self._note_best(i, row)
                 row["eval_return_std"] = result.std
                 row["eval_return_per_agent"] = result.per_agent.tolist()
@@ -209,18 +241,9 @@ class Loop:
                 callback.on_iteration(moment)
             self.stop_reason = self.stop_reason or moment.stop_reason
 
-    def _side_names(self, what: str) -> dict[str, tuple[int, ...]]:
-        """Name of a figure for each side -> the agents it is about; {} where all play together."""
-        return {f"{what}_{side}": agents for side, agents in self.parties.items()}
-
-    def _per_side(self, what: str, per_agent: Any) -> dict[str, float]:
-        """A figure of all agents [N] as the mean of each side."""
-        names = self._side_names(what)
-        return {name: float(np.mean(np.asarray(per_agent)[list(agents)])) for name, agents in names.items()}
-
     def _note_best(self, i: int, row: Mapping[str, Any]) -> None:
         """Keep the best evaluation so far: of each side, or of all agents where they play together."""
-        for name in self._side_names("eval_return") or {"eval_return": ()}:
+        for name in side_names(self.parties, "eval_return") or {"eval_return": ()}:
             self.best[i][name] = max(self.best[i].get(name, -math.inf), row[name])
 
     def _check_finite(self, i: int, step: int, row: dict[str, Any]) -> None:
@@ -246,6 +269,7 @@ class Loop:
 
     def _save(self, iteration: int) -> None:
         step = iteration * self.program.setting.iteration_steps
+        recording = {} if self.program.recording is None else {"recording": self.program.recording.state()}
         for i, (state, checkpoints) in enumerate(zip(self.states, self.checkpoints, strict=True)):
             meta = {
                 "metrics_bytes": self.logs[i].offset,
@@ -254,6 +278,8 @@ class Loop:
                 "seconds": time.perf_counter() - self.began,
                 "train_seconds": self.train_seconds,
                 "compile_seconds": self.program.compile_seconds,
+                "settings": self.runs[i].decisive(),
+                **recording,
             }
             checkpoints.save(step, state, meta)
         self._tell("on_checkpoint", iteration)
@@ -266,17 +292,20 @@ class Loop:
         step = iteration * self.program.setting.iteration_steps
         if self.interrupted and iteration < self.program.setting.iterations:
             self._tell("on_end", iteration)
-            base = self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
-            raise Interrupted(f"Stopped at step {step} and saved: continue with `flockrl resume {base}`.")
+            raise Interrupted(f"Stopped at step {step} and saved: continue with `flockrl resume {self.base}`.")
+        if self.program.recording is not None:
+            self.program.recording.publish()
         for i, path in enumerate(self.paths):
             write_json(path / RESULT, self._result(i, step))
-            draw_curve([path], path / CURVE)
+            _draw([path], path / CURVE)
+        if self.program.recording is not None:
+            self.program.recording.remove()
         if len(self.paths) > 1:
-            draw_curve(self.paths, self.paths[0].parent / CURVE)
+            _draw(self.paths, self.base / CURVE)
         self._tell("on_end", iteration)
 
     def _newest_row(self) -> dict[str, Any]:
-        return read_metrics(self.paths[0])[-1]
+        return (read_metrics(self.paths[0]) or [{}])[-1]
 
     def _result(self, i: int, step: int) -> dict[str, Any]:
         last = self.last[i]
@@ -288,8 +317,8 @@ class Loop:
             "final_return": last.get("return"),
             "best_eval_return": self.best[i].get("eval_return"),
             "final_eval_return": last.get("eval_return"),
-            **{f"best_{name}": self.best[i].get(name) for name in self._side_names("eval_return")},
-            **{f"final_{name}": last.get(name) for name in self._side_names("eval_return")},
+            **{f"best_{name}": self.best[i].get(name) for name in side_names(self.parties, "eval_return")},
+            **{f"final_{name}": last.get(name) for name in side_names(self.parties, "eval_return")},
             **({"stopped": self.stop_reason} if self.stop_reason else {}),
         }
 
@@ -306,38 +335,9 @@ class Loop:
             self.stop_reason = self.stop_reason or moment.stop_reason
 
 
-def parties(spec: EnvSpec, config: Any) -> dict[str, tuple[int, ...]]:
-    """The sides whose returns are told apart -> their agents: {} where all agents play together."""
-    return spec.parties if isinstance(config, Sides) or len(set(spec.sides)) > 1 else {}
-
-
-def _row(episodes: Episodes, metrics: dict[str, Any]) -> dict[str, Any]:
-    """A log point from what the device counted. Without ended episodes there is no return to report."""
-    count = int(episodes.number)
-    per_agent = (episodes.returns / count).tolist() if count else None
-    return {
-        "return": float(np.mean(per_agent)) if per_agent else None,
-        "return_per_agent": per_agent,
-        "episode_length": float(episodes.lengths / count) if count else None,
-        "episodes": count,
-        **{name: float(value) for name, value in metrics.items()},
-    }
-
-
-@contextlib.contextmanager
-def _interrupt(handler: Callable[[], None]) -> Iterator[None]:
-    """Within, the first Ctrl-C (or SIGTERM) calls `handler`; the second one interrupts as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def caught(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, old[number])
-        handler()
-
-    old: dict[int, Any] = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
+def _draw(runs: Sequence[Path], file: Path) -> None:
+    """Draw the curve. A run does not depend on it: one that cannot be drawn gets a warning."""
     try:
-        yield
-    finally:
-        for number, previous in old.items():
-            signal.signal(number, previous)
+        draw_curve(runs, file)
+    except Exception as error:
+        notice(f"Cannot draw {file}: {reason(error)}.")

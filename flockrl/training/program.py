@@ -19,6 +19,7 @@ import optax
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.rollouts.compiled import Episodes
 from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.memory import check_programs
 
 
 class TrainState(NamedTuple):
@@ -52,7 +53,7 @@ class Program(Protocol):
     fresh: int
     """Episodes that a resumed run could not continue and began anew."""
     recording: Any
-    """An `evaluation.record.Recording` that rollouts are written to, or None."""
+    """An `evaluation.recording.Recording` that rollouts are written to, or None."""
 
     def shape(self) -> TrainState:
         """A state's structure, shapes and types without its numbers."""
@@ -113,9 +114,11 @@ def means(algorithm: Algorithm, state: TrainState, totals: dict[str, Array], cou
 
 
 def compile_all(lowered: Sequence[Any]) -> list[Any]:
-    """Compile programs side by side."""
+    """Compile programs side by side. Those that need more memory than there is are refused."""
     with ThreadPoolExecutor(len(lowered)) as pool:
-        return list(pool.map(lambda x: x.compile(), lowered))
+        programs = list(pool.map(lambda x: x.compile(), lowered))
+    check_programs(programs)
+    return programs
 
 
 def compile_once(function: Callable[..., Any]) -> Any:

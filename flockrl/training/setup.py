@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flockrl.algos.assembly import Side, Sides
+from flockrl.algos.assembly import Side, Sides, config_from_json
 from flockrl.algos.presets import family, make_config
 from flockrl.core.errors import UsageError
-from flockrl.core.spec import Box, Discrete, EnvSpec
+from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json
 from flockrl.training.players import RANDOM, make_sides, split_sides
 
 
@@ -102,3 +102,19 @@ def describe_team(
         Discrete(n) if continuous is None else Box((n,), -float(continuous), float(continuous)) for n in widths
     )
     return EnvSpec("own", names, tuple(Box((n,)) for n in sizes), spaces, max_steps, state_size=state_dim)
+
+
+def saved_trainer(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a `Trainer` that was saved as `trainer.json`."""
+    given: dict[str, Any] = {}
+    for name, least in {"envs": 1, "steps": 1, "seed": 0}.items():
+        given[name] = saved.get(name)
+        if not isinstance(given[name], int) or given[name] < least:
+            raise UsageError(f"{name} of a trainer must be a whole number from {least} on, not {given[name]!r}.")
+    algorithm, lag = saved.get("algorithm"), saved.get("max_version_lag")
+    if not isinstance(algorithm, str) or not isinstance(lag, int | None):
+        raise UsageError("A saved trainer must name its algorithm, and max_version_lag as a whole number or null.")
+    sided = {name: saved.get(name) for name in ("sides", "config")} if "sides" in saved else saved.get("config")
+    config = config_from_json(algorithm, sided)
+    spec = spec_from_json(saved.get("spec"))
+    return {**given, "algorithm": algorithm, "spec": spec, "hyperparams": config, "max_version_lag": lag}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback
 from flockrl.core.code import trusting
 from flockrl.core.errors import UsageError
+from flockrl.core.lock import locked
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
 from flockrl.core.settings import build
 from flockrl.envs.checks import check
@@ -74,20 +76,23 @@ def _train(
         raise UsageError(f"seeds must be at least 1, not {seeds}.")
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
     source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)
+    file = "" if record is None else str(Path(record).absolute())
     runs = [
-        RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source)
+        RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source, file)
         for i in range(seeds)
     ]
     program = make_program(runs[0], environment)
     warm = partial(begin, runs[0], partly=init_partly) if runs[0].begins_elsewhere else None
     if warm is not None:
         warm(program.shape().learner)  # what does not fit is refused before anything is written
-    if record is not None:
-        program.recording = _recording(Path(record), runs, environment)
-    paths = new_directories(out, _short(title, config, name), [run.options.seed for run in runs])
-    for path, run in zip(paths, runs, strict=True):
-        write_json(path / CONFIG, run.to_json())
-    return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
+    with contextlib.ExitStack() as stack:
+        if record is not None:
+            program.recording = stack.enter_context(contextlib.closing(_recording(runs, environment)))
+        paths = new_directories(out, _short(title, config, name), [run.options.seed for run in runs])
+        stack.enter_context(locked(paths))
+        for path, run in zip(paths, runs, strict=True):
+            write_json(path / CONFIG, run.to_json())
+        return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
 
 
 def _short(title: str, config: Any, env: str) -> str:
@@ -97,9 +102,9 @@ def _short(title: str, config: Any, env: str) -> str:
     return f"{title}-{env.partition(':')[0].replace('/', '-')}"
 
 
-def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
+def _recording(runs: Sequence[RunConfig], env: Any, resumed: bool = False) -> Any:
     try:
-        from flockrl.evaluation.record import Recording
+        from flockrl.evaluation.recording import Recording
     except ImportError as error:
         raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
 
@@ -109,7 +114,7 @@ def _recording(path: Path, runs: Sequence[RunConfig], env: Any) -> Any:
     if config.recorded:
         raise UsageError("Training from recorded trajectories makes no new ones: leave out --record.")
     about = {"algorithm": config.algorithm, "seed": config.options.seed, "explore": True}
-    return Recording(path, env.spec, config.env, config.options.envs, about)
+    return Recording(Path(config.record), env.spec, config.env, config.options.envs, about, resumed)
 
 
 def resume(
@@ -126,5 +131,9 @@ def resume(
     for run in runs:
         if run.config.begins_elsewhere and not run.steps():
             raise UsageError(f"{run.path} was stopped before it saved what it begins with: train it again.")
-    loop = Loop(runs[0].program, [run.config for run in runs], paths, runs[0].source, callbacks, quiet)
-    return loop.run()
+    with locked(paths), contextlib.ExitStack() as stack:
+        program, configs = runs[0].program, [run.config for run in runs]
+        if configs[0].record:
+            recording = _recording(configs, runs[0].source, resumed=True)
+            program.recording = stack.enter_context(contextlib.closing(recording))
+        return Loop(program, configs, paths, runs[0].source, callbacks, quiet).run()

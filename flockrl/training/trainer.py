@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.assembly import code_of, config_from_json, config_to_json, facts, make_algorithm
+from flockrl.algos.assembly import code_of, config_to_json, facts, make_algorithm
 from flockrl.algos.presets import algorithms
 from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import NotFinite, UsageError
-from flockrl.core.rundir import METRICS, write_json
-from flockrl.core.spec import EnvSpec, spec_from_json, spec_to_json
+from flockrl.core.rundir import METRICS, read_json, write_json
+from flockrl.core.spec import EnvSpec, spec_to_json
 from flockrl.core.types import Array
 from flockrl.data.experience import Experience
 from flockrl.policies.policy import Policy
@@ -35,7 +35,7 @@ from flockrl.training.growth import add_agent, grown, larger
 from flockrl.training.pack import make_packer
 from flockrl.training.players import frozen_params
 from flockrl.training.program import all_finite
-from flockrl.training.setup import configure_trainer, describe_team
+from flockrl.training.setup import configure_trainer, describe_team, saved_trainer
 
 CONFIG, CHECKPOINTS, WAITING = "trainer.json", "checkpoints", "waiting"
 LAG = 5
@@ -290,18 +290,12 @@ class Trainer(metaclass=_Named):
     def load(path: str | Path, name: str = CHECKPOINTS, trust: bool = False) -> Trainer:
         """The trainer that was saved at `path`, as it was. trust: whether code that it names may be imported."""
         path = Path(path)
-        try:
-            saved = json.loads((path / CONFIG).read_text())
-        except (OSError, ValueError) as error:
-            raise UsageError(f"There is no trainer at {path}: {error}.") from error
-        sided = {name: saved[name] for name in ("sides", "config")} if "sides" in saved else saved["config"]
-        config = config_from_json(saved["algorithm"], sided)
+        if not (path / CONFIG).is_file():
+            raise UsageError(f"There is no trainer at {path}: it has no {CONFIG}.")
+        saved = saved_trainer(read_json(path / CONFIG))
         with trusting(trust):
-            require_trust(path / CONFIG, code_of(config))
-        trainer = Trainer(
-            saved["algorithm"], spec_from_json(saved["spec"]), hyperparams=config, envs=saved["envs"],
-            max_version_lag=saved["max_version_lag"], steps=saved["steps"], seed=saved["seed"],
-        )  # fmt: skip
+            require_trust(path / CONFIG, code_of(saved["hyperparams"]))
+        trainer = Trainer(**saved)
         trainer.save_path = path
         trainer.restore(name)
         return trainer
@@ -317,15 +311,23 @@ class Trainer(metaclass=_Named):
                     raise UsageError(f"{where} has no checkpoint.")
                 shape = jax.eval_shape(self._learner.init, jax.random.key(0))
                 self._state, meta = checkpoints.restore(shape, steps[-1])
-            self.version, self.stats, self.note = meta["version"], meta["stats"], meta["note"]
             self._saves = steps[-1]
-            self._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
+            try:
+                self._continue(meta)
+                waiting = meta["waiting"]
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise UsageError(f"The checkpoint {where / str(steps[-1])} is not a trainer's.") from error
             self._packer.clear()
-            if meta["waiting"]:
+            if waiting:
                 from flockrl.data.files import Files
 
                 for data in Files([self.save_path / WAITING / f"{name}-{steps[-1]}.arrow"]):
                     self._packer.add(data)
+
+    def _continue(self, meta: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint says besides the learner's state."""
+        self.version, self.stats, self.note = int(meta["version"]), dict(meta["stats"]), dict(meta["note"])
+        self._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
 
     def _to_json(self) -> dict[str, Any]:
         config = config_to_json(self.config)

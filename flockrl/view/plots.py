@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.rundir import per_side, read_metrics
+from flockrl.core.rundir import CONFIG, per_side, read_json, read_metrics
 from flockrl.envs.api import Paths
 
 COLORS = ("#0b6e99", "#c8553d", "#588157", "#7b2d8b", "#b08900")
@@ -24,6 +24,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     axes = figure.subplots()
     metrics = [read_metrics(path) for path in runs]
     tested = [[row for row in rows if "eval_return" in row] for rows in metrics]
+    tested = [rows for rows in tested if rows] or [[]]
     sides = list(per_side(tested[0][0], "eval_return")) if tested[0] else []
     if not tested[0]:  # trained on recordings of an environment that cannot be built here
         _draw_loss(axes, metrics[0])
@@ -40,8 +41,8 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
 
 
 def _draw_loss(axes: Any, rows: list[dict[str, Any]]) -> None:
-    name = next((name for name in rows[-1] if name.endswith("loss")), "")
-    points = [(row["step"], row[name]) for row in rows if name in row]
+    name = next((name for row in rows[-1:] for name in row if name.endswith("loss")), "")
+    points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
     if points:
         axes.plot(*np.array(points).T, color=COLORS[0], label=name)
 
@@ -50,9 +51,10 @@ def _draw_side(axes: Any, metrics: Sequence[Any], tested: Sequence[Any], side: s
     """The curves of one side, or of all agents where `side` is empty."""
     one, last = len(tested) == 1, f"_{side}" if side else ""
     whose = f"{side}: " if side else ""
-    curves = [np.array([(row["step"], row[f"eval_return{last}"]) for row in rows]).T for rows in tested if rows]
+    points = [_points(rows, f"eval_return{last}") for rows in tested]
+    curves = [np.array(found).T for found in points if found]
     if one:
-        train = [(row["step"], row[f"return{last}"]) for row in metrics[0] if row.get(f"return{last}") is not None]
+        train = _points(metrics[0], f"return{last}")
         if train:
             axes.plot(*np.array(train).T, color=color if side else "#9aa5b1", lw=1.2, alpha=0.4 if side else 1,
                       label=f"{whose}training (sampling)")  # fmt: skip
@@ -72,6 +74,11 @@ def _draw_side(axes: Any, metrics: Sequence[Any], tested: Sequence[Any], side: s
     axes.plot(curves[0][0][:length], table.mean(0), color=color, lw=2.2, label=label)
 
 
+def _points(rows: Sequence[Any], name: str) -> list[tuple[float, float]]:
+    """(step, figure) of the log points that have it."""
+    return [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+
+
 def mean_interval(table: np.ndarray, draws: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     """Ends [K] of the 95% bootstrap interval of the mean over seeds. table: [seeds, K]."""
     chosen = np.random.default_rng(0).integers(len(table), size=(draws, len(table)))
@@ -80,10 +87,8 @@ def mean_interval(table: np.ndarray, draws: int = 2000) -> tuple[np.ndarray, np.
 
 
 def _title(path: Path) -> str:
-    import json
-
-    config = json.loads((path / "config.json").read_text())
-    return f"{config['algorithm']} on {config['env']}"
+    config = read_json(path / CONFIG)
+    return f"{config.get('algorithm')} on {config.get('env')}"
 
 
 def draw_paths(panels: dict[str, Paths], file: Path, title: str) -> None:

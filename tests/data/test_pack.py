@@ -8,7 +8,7 @@ from flockrl.commands.data import summarize
 from flockrl.core.types import Trajectory
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
-from flockrl.evaluation.record import Recorder
+from flockrl.evaluation.record import Cutter, Joiner
 from flockrl.training.pack import Packer
 
 
@@ -101,7 +101,7 @@ def test_recording_gives_whole_episodes_across_rollouts():
     first = np.zeros((20, 2), bool)  # two environments, four rollouts of five steps
     first[[0, 0, 7, 12, 13], [0, 1, 0, 1, 0]] = True
     whole = _rollout(data, first)
-    recorder = Recorder(SPREAD, "made/spread", 2)
+    cutter, joiner = Cutter("made/spread", 2), Joiner()
     episodes = {}
     for t in range(0, 20, 5):
         part = whole._replace(
@@ -109,10 +109,10 @@ def test_recording_gives_whole_episodes_across_rollouts():
                and getattr(whole, n) is not None},
             extras={"logp": whole.extras["logp"][t : t + 5]},
         )  # fmt: skip
-        for done in recorder.add(part, version=t):
+        for done in joiner.add(cutter.cut(part, version=t)):
             for k in range(done.trajectories):
                 episodes[done.id[k]] = done.pick([k])
-    for done in recorder.close():
+    for done in joiner.close():
         for k in range(done.trajectories):
             episodes[done.id[k]] = done.pick([k])
     assert sorted(e.steps for e in episodes.values()) == [6, 7, 7, 8, 12]

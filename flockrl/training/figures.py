@@ -1,0 +1,41 @@
+"""The figures of a log point: from what the device counted, and by side where agents oppose each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flockrl.algos.assembly import Sides
+from flockrl.core.types import EnvSpec
+from flockrl.rollouts.compiled import Episodes
+
+
+def parties(spec: EnvSpec, config: Any) -> dict[str, tuple[int, ...]]:
+    """The sides whose returns are told apart -> their agents: {} where all agents play together."""
+    return spec.parties if isinstance(config, Sides) or len(set(spec.sides)) > 1 else {}
+
+
+def row_of(episodes: Episodes, metrics: dict[str, Any]) -> dict[str, Any]:
+    """A log point from what the device counted. Without ended episodes there is no return to report."""
+    count = int(episodes.number)
+    per_agent = (episodes.returns / count).tolist() if count else None
+    return {
+        "return": float(np.mean(per_agent)) if per_agent else None,
+        "return_per_agent": per_agent,
+        "episode_length": float(episodes.lengths / count) if count else None,
+        "episodes": count,
+        **{name: float(value) for name, value in metrics.items()},
+    }
+
+
+def side_names(sides: Mapping[str, tuple[int, ...]], what: str) -> dict[str, tuple[int, ...]]:
+    """Name of a figure for each side -> the agents it is about; {} where all play together."""
+    return {f"{what}_{side}": agents for side, agents in sides.items()}
+
+
+def per_side(sides: Mapping[str, tuple[int, ...]], what: str, per_agent: Any) -> dict[str, float]:
+    """A figure of all agents [N] as the mean of each side."""
+    names = side_names(sides, what)
+    return {name: float(np.mean(np.asarray(per_agent)[list(agents)])) for name, agents in names.items()}
