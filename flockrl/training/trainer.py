@@ -304,21 +304,19 @@ class Trainer(metaclass=_Named):
         """Go back to what was saved last at `save_path`/`name`."""
         with self._lock:
             assert self.save_path is not None
-            where = self.save_path / name
-            with Checkpoints(where) as checkpoints:
+            with Checkpoints(self.save_path / name) as checkpoints:
                 steps = checkpoints.steps()
                 if not steps:
-                    raise UsageError(f"{where} has no checkpoint.")
+                    raise UsageError(f"{self.save_path / name} has no checkpoint.")
                 shape = jax.eval_shape(self._learner.init, jax.random.key(0))
                 self._state, meta = checkpoints.restore(shape, steps[-1])
+                try:
+                    self._continue(meta)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a version without a digest
+                    raise checkpoints.damaged(steps[-1]) from error
             self._saves = steps[-1]
-            try:
-                self._continue(meta)
-                waiting = meta["waiting"]
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise UsageError(f"The checkpoint {where / str(steps[-1])} is not a trainer's.") from error
             self._packer.clear()
-            if waiting:
+            if meta["waiting"]:
                 from flockrl.data.files import Files
 
                 for data in Files([self.save_path / WAITING / f"{name}-{steps[-1]}.arrow"]):
