@@ -1,62 +1,17 @@
 """A disk that fails here and there: whatever was not touched is still read, exactly once, and the rest is told."""
 
-import logging
-import os
 import shutil
-import time
 
 import numpy as np
 import pytest
+from harm_kit import NAMES, SCHEMA, extents, flip, make_log, survivors
 from relay_kit import SPEC, batch
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import EnvSpec
 from flockrl.data.schema import make_schema
-from flockrl.relay.log import Damaged, Log
-from flockrl.relay.segment import HEAD_SIZE, entries
-
-SCHEMA = make_schema(SPEC)
-
-
-def make_log(path, count, **settings):
-    """A log of `count` messages with one or two trajectories each."""
-    log = Log(path, SCHEMA, **settings)
-    for i in range(count):
-        names = [f"t{i}", f"u{i}"][: 1 + i % 2]
-        log.append(batch(names, steps=2 + i % 5, seed=i), names)
-    log.close()
-
-
-def survivors(log):
-    """Ids in a log in order, one for each message, and the number of damaged messages."""
-    found, lost, place = [], 0, log.start
-    while True:
-        try:
-            entry = log.read(place)
-        except Damaged as error:
-            lost, before, place = lost + 1, place, error.after
-            if place <= before:
-                pytest.fail("a reader would stay at the damage")
-            continue
-        if entry is None:
-            return found, lost
-        rows, place = entry
-        found.append(rows.column("trajectory")[0].as_py())
-
-
-def flip(file, *places):
-    data = bytearray(file.read_bytes())
-    for place in places:
-        data[place] ^= 16
-    file.write_bytes(data)
-
-
-def extents(path, number=0):
-    """Where each message of a segment begins and ends in its data."""
-    index = (path / f"{number:08d}.index").read_bytes()
-    start = int.from_bytes(index[4:8], "little")
-    stops = [entry.stop for _, entry in entries(index)]
-    return list(zip([start, *stops[:-1]], stops, strict=True))
+from flockrl.relay.log import Log
+from flockrl.relay.segment import HEAD_SIZE
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +25,6 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def copy(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "log")
-
-
-NAMES = [f"t{i}" for i in range(100)]
 
 
 def test_one_flipped_bit_costs_one_message(copy, caplog):
@@ -211,79 +163,3 @@ def test_copies_of_damage_are_bounded(copy, monkeypatch):
     log = Log(copy, SCHEMA)
     assert survivors(log) == ([], 100)
     assert 0 < sum(file.stat().st_size for file in (copy / "damaged").iterdir()) <= 5000
-
-
-# Any harm
-
-
-def harm(path, rng):
-    """Do something to one or two files of a log. Returns the names of the messages whose bytes were touched."""
-    touched, number = set(), 0
-    names = {}
-    for n in range(len(list(path.glob("*.index")))):
-        names[n] = [(NAMES[number + i], *extent) for i, extent in enumerate(extents(path, n))]
-        number += len(names[n])
-    for _ in range(rng.integers(1, 3)):
-        n, kind = int(rng.integers(len(names))), rng.choice(["flip", "flip", "cut", "delete", "noise"])
-        file = path / f"{n:08d}.{rng.choice(['arrows', 'arrows', 'index'])}"
-        if not file.exists() or not (size := file.stat().st_size):
-            continue
-        begin, end = 0, size
-        if kind == "flip":
-            places = rng.integers(0, size, rng.integers(1, 4)).tolist()
-            flip(file, *places)
-        elif kind == "noise":
-            begin = int(rng.integers(size))
-            end = min(size, begin + int(rng.integers(1, 3000)))
-            data = file.read_bytes()
-            file.write_bytes(data[:begin] + rng.bytes(end - begin) + data[end:])
-        elif kind == "cut":
-            begin = int(rng.integers(size))
-            os.truncate(file, begin)
-        else:
-            file.unlink()
-        if file.suffix == ".arrows":
-            hit = places if kind == "flip" else None
-            for name, start, stop in names[n]:
-                if any(start <= x < stop for x in hit) if hit is not None else (start < end and begin < stop):
-                    touched.add(name)
-    return touched
-
-
-def fuzz_logs(home, count, seed):
-    rng = np.random.default_rng(seed)
-    make_log(home / "whole", 40, segment_bytes=30_000)
-    slowest = refused = 0
-    for case in range(count):
-        path = shutil.copytree(home / "whole", home / "case")
-        touched = harm(path, rng)
-        began = time.monotonic()
-        try:
-            log = Log(path, SCHEMA)
-        except UsageError:  # index and schema at the same time
-            refused += 1
-        else:
-            found, _ = survivors(log)
-            slowest = max(slowest, time.monotonic() - began)
-            assert len(set(found)) == len(found), case
-            assert [name for name in NAMES[:40] if name in found] == found, case
-            assert set(NAMES[:40]) - touched <= set(found), (case, set(NAMES[:40]) - touched - set(found))
-            log.append(batch(["more"]), ["more"])
-            log.close()
-            log = Log(path, SCHEMA)
-            assert survivors(log)[0] == [*found, "more"], case
-            log.close()
-        shutil.rmtree(path)
-    assert slowest < 2
-    assert refused <= count / 50
-
-
-def test_any_harm_to_a_log_leaves_the_rest(tmp_path, caplog):
-    with caplog.at_level(logging.CRITICAL):
-        fuzz_logs(tmp_path, 40, 0)
-
-
-@pytest.mark.slow
-def test_any_harm_to_a_log_leaves_the_rest_many_times(tmp_path, caplog):
-    with caplog.at_level(logging.CRITICAL):
-        fuzz_logs(tmp_path, 600, 1)
