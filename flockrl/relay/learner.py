@@ -91,7 +91,7 @@ class Learner(threading.Thread):
         self.trainer, self.log, self.store, self._log_bytes = trainer, log, store, log_bytes
         note = trainer.note
         self.position = self._saved = Position(*note["position"]) if note.get("position") else log.start
-        if self.position > log.end:
+        if self.position[:2] > log.end[:2]:
             raise UsageError(
                 f"{log.path} ends before the position up to which the trainer has learned: files are missing."
             )

@@ -199,8 +199,7 @@ class Log:
         is written again."""
         again, self._doubtful = self._doubtful, True
         begin = self.committed
-        parts = ((self._data, begin.data, end.data), (self._index, begin.records, end.records))
-        for file, start, stop in parts:
+        for file, start, stop in ((self._data, begin.data, end.data), (self._index, begin.records, end.records)):
             if again:
                 write_all(file, memoryview(os.pread(file.fileno(), stop - start, start)), start)
             os.fsync(file.fileno())
@@ -274,7 +273,8 @@ class Log:
         message = os.pread(data.fileno(), entry.stop - position.data, position.data)
         after = self._valid = Position(position.segment, entry.stop, position.records + entry.size)
         if not len(entry.digests) or zlib.crc32(message) != entry.check:
-            self._damage[position[:2]] = entry.stop - position.data
+            with self._changed:
+                self._damage[position[:2]] = entry.stop - position.data
             put_aside(self._data_file(position.segment), position.data, message)
             error = Damaged(f"{self._data_file(position.segment)} is damaged at byte {position.data}.")
             error.after = after

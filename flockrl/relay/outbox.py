@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import random
+import re
 import threading
 import time
 from pathlib import Path
@@ -212,7 +213,7 @@ class Outbox(threading.Thread):
 
     def _put_aside(self, batch: pa.RecordBatch, reason: str) -> None:
         """Move an episode that the server will never accept to a file of its own."""
-        name = batch.column("trajectory")[0].as_py()
+        name = re.sub(r"[^\w.-]", "_", batch.column("trajectory")[0].as_py())[:100]
         folder = self.path / "refused"
         folder.mkdir(exist_ok=True)
         (folder / f"{name}.arrows").write_bytes(pack(batch))

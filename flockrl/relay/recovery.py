@@ -118,13 +118,16 @@ def _examine(
     rest = data[size:]
     if len(rest) and not (head is not None and _cut_short(rest)):
         damage[size] = len(rest)
+        if len(data) % 8 == 0:  # then it may have been written completely: positions behind it stay valid
+            messages.append(_nothing(data, size, len(data)))
+            size = len(data)
     for start, count in damage.items():
         put_aside(file, start, data[start : start + count])
     missing = sum(entry.stop > len(data) for _, entry in found)
     if damage or missing:
         text = "%s is damaged: %d bytes in %d places, and %d messages are missing at its end. What is whole is kept."
         logger.error(text, file, sum(damage.values()), len(damage), missing)
-    if len(rest):
+    if size < len(data):
         os.truncate(file, size)
     if head is None or head.size != first:
         head = Head(first, zlib.crc32(data[:first]) if intact else zlib.crc32(own), *before)
@@ -198,9 +201,14 @@ def _read_all(data: memoryview, at: int, end: int, schema: pa.Schema) -> Iterato
                 marks = 8 * np.flatnonzero(words == CONTINUES)
             later = (int(mark) for mark in marks[np.searchsorted(marks, at + 1) :])
             stop = next((mark for mark in later if _read(data, mark, end, schema) is not None), end)
-            entry = Entry(stop, zlib.crc32(data[at:stop]), 0, np.zeros(0, "<u8"))
+            entry = _nothing(data, at, stop)
         yield entry
         at = entry.stop
+
+
+def _nothing(data: memoryview, at: int, stop: int) -> Entry:
+    """A stretch that cannot be read."""
+    return Entry(stop, zlib.crc32(data[at:stop]), 0, np.zeros(0, "<u8"))
 
 
 def _read(data: memoryview, at: int, end: int, schema: pa.Schema) -> Entry | None:

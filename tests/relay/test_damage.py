@@ -48,9 +48,28 @@ def test_a_damaged_length_hides_no_message(copy):
     (copy / "00000000.index").unlink()
     log = Log(copy, SCHEMA)
     lost = {"t5", "t50", "t99"}
-    assert survivors(log) == ([name for name in NAMES if name not in lost], 2)  # nothing follows the third one
+    end = log.end
+    assert survivors(log) == ([name for name in NAMES if name not in lost], 3)
+    assert (end.segment, end.data) == (0, places[99][1])  # a trainer may have learned from the last one
     assert log.damaged["messages"] == 3
     assert log.damaged["indexes"] == 1
+
+
+def test_who_has_read_everything_has_it_read_after_a_repair(copy):
+    log = Log(copy, SCHEMA)
+    place = log.end
+    log.close()
+    places = extents(copy)
+    flip(copy / "00000000.arrows", places[5][0] + 6, places[6][0] + 6)  # both become one stretch
+    (copy / "00000000.index").unlink()
+    log = Log(copy, SCHEMA)
+    assert log.end.records < place.records
+    assert log.end[:2] == place[:2]
+    assert log.read(place) is None
+    assert not log.wait(place, 0.01)
+    log.append(batch(["more"]), ["more"])
+    log.sync()
+    assert log.read(place)[0].column("trajectory")[0].as_py() == "more"
 
 
 @pytest.mark.parametrize("harm", ["records", "head", "missing", "empty", "noise", "last"])
