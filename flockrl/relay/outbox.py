@@ -87,7 +87,8 @@ class Outbox(threading.Thread):
 
     def _read_json(self, name: str) -> Any:
         try:
-            return json.loads((self.path / name).read_bytes()[:10_000])
+            with open(self.path / name, "rb") as file:
+                return json.loads(file.read(10_000))
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -148,15 +149,17 @@ class Outbox(threading.Thread):
     # In the thread
 
     def run(self) -> None:
-        pause, asked, newest = 0.1, -math.inf, -1
+        pause, asked = 0.1, -math.inf
         while not self._stopping.is_set():
             self._wake.wait(self._send_every)
             self._wake.clear()
             try:
-                if newest > self._known[1] or time.monotonic() - asked > self._poll_every:
-                    asked = time.monotonic()
+                if time.monotonic() - asked > self._poll_every:
                     self._fetch()
-                newest = self._send_all()
+                    asked = time.monotonic()
+                if self._send_all() > self._known[1]:
+                    self._fetch()
+                    asked = time.monotonic()
                 pause = 0.1
             except Exception as error:  # the application continues, and the episodes wait on disk
                 asked = -math.inf  # whoever answers next says first who they are
