@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flockrl.core.text import printable
 from flockrl.data.experience import Experience
-from flockrl.relay.log import Position
+from flockrl.relay.segment import Position
 from flockrl.relay.wire import pack
 
 KEPT = 100

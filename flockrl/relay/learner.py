@@ -17,7 +17,8 @@ from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode
 from flockrl.portable.write import Exporter
 from flockrl.relay.aside import Aside, Suspect, suspect
-from flockrl.relay.log import Damaged, Log, Position
+from flockrl.relay.log import Log
+from flockrl.relay.segment import Damaged, Position
 from flockrl.relay.store import Store
 from flockrl.training.trainer import CONFIG, Trainer
 

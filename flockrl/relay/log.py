@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,23 +25,9 @@ from flockrl.core.lock import lock
 from flockrl.relay.files import sync_directory, write_all
 from flockrl.relay.ids import Seen, digest
 from flockrl.relay.recovery import Segment, put_aside, recover
-from flockrl.relay.segment import HEAD_SIZE, Entry, Head, entries, load_entry
+from flockrl.relay.segment import HEAD_SIZE, Damaged, Entry, Head, Position, entries, load_entry
 
 logger = logging.getLogger("flockrl.relay")
-
-
-class Position(NamedTuple):
-    """A position between two messages: the segment, and the bytes of data and of index before it."""
-
-    segment: int
-    data: int
-    records: int
-
-
-class Damaged(UsageError):
-    """Data that was written completely and no longer matches its checksum. `after`: the position after it."""
-
-    after: Position | None = None
 
 
 class Log:

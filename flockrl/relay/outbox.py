@@ -26,8 +26,9 @@ from flockrl.data.experience import Experience
 from flockrl.data.schema import encode, make_schema
 from flockrl.portable.model import Model
 from flockrl.relay.client import BadModel, Client, Refused
-from flockrl.relay.log import Damaged, Log, Position
+from flockrl.relay.log import Log
 from flockrl.relay.models import fetch_model
+from flockrl.relay.segment import Damaged, Position
 from flockrl.relay.wire import pack
 
 logger = logging.getLogger("flockrl.relay")

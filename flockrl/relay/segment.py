@@ -1,4 +1,4 @@
-"""The index of a log's segment: a head, then a record for each message. All of them are checked by CRC-32."""
+"""Positions in a log, and the index of its segments: a head, then a record for each message. All of them are checked by CRC-32."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flockrl.core.errors import UsageError
+
 MAGIC = b"FLK2"
 HEAD = struct.Struct("<4sIIQQ")
 """An index begins with: "FLK2", size and CRC-32 of the schema in the data, trajectories and rows in all earlier
@@ -18,6 +20,20 @@ HEAD_SIZE = HEAD.size + 4
 RECORD = struct.Struct("<QIII")
 """A record begins with: end of the message in the data, its CRC-32, trajectories, rows. Digests and a CRC-32 follow.
 The size of all that is a multiple of 8."""
+
+
+class Position(NamedTuple):
+    """A position between two messages: the segment, and the bytes of data and of index before it."""
+
+    segment: int
+    data: int
+    records: int
+
+
+class Damaged(UsageError):
+    """Data that was written completely and no longer matches its checksum. `after`: the position after it."""
+
+    after: Position | None = None
 
 
 class Head(NamedTuple):

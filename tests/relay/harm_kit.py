@@ -8,8 +8,8 @@ import pytest
 from relay_kit import SPEC, batch
 
 from flockrl.data.schema import make_schema
-from flockrl.relay.log import Damaged, Log
-from flockrl.relay.segment import entries
+from flockrl.relay.log import Log
+from flockrl.relay.segment import Damaged, entries
 
 SCHEMA = make_schema(SPEC)
 NAMES = [f"t{i}" for i in range(100)]

@@ -20,7 +20,8 @@ import pytest
 from test_faults import Troupe
 
 from flockrl.data.schema import BadData, make_schema
-from flockrl.relay.log import Damaged, Log
+from flockrl.relay.log import Log
+from flockrl.relay.segment import Damaged
 from flockrl.relay.wire import BATCH, frames
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
