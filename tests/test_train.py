@@ -1,5 +1,6 @@
 """Training from Python: runs, policies, callbacks."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from conftest import TINY
 
 import flockrl
 from flockrl.envs.mpe.core import ParticleEnv
+from flockrl.training import memory
 
 
 class Ears(flockrl.Callback):
@@ -180,3 +182,33 @@ def test_import_is_light():
     heavy = "('matplotlib', 'orbax', 'PIL', 'mpe2', 'tensorboardX')"
     code = f"import sys, flockrl; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_arithmetic(tmp_path, monkeypatch):
+    """Before anything is compiled where rollouts or the state alone are too large, else by the compiler's figure."""
+    path, rollout = tmp_path / "run", r"100,000,000 environments x 16 steps x 3 agents x 18 numbers = 345\.6 GB"
+    with pytest.raises(flockrl.UsageError, match=rollout):
+        flockrl.train("mappo", "mpe/simple_spread", out=path, **{**TINY, "envs": 100_000_000})
+    with pytest.raises(flockrl.UsageError, match=r"state \(parameters, replay, environments\) [0-9,]+\.[0-9] GB"):
+        flockrl.train("mappo", "mpe/simple_spread", out=path, **{**TINY, "hidden": (100_000, 100_000)})
+    assert not path.exists()
+    monkeypatch.setattr(memory, "available", lambda: 100_000.0)
+    with pytest.raises(flockrl.UsageError, match=r"needs [0-9.]+ MB of memory and 0.1 MB .* while it computes"):
+        flockrl.train("mappo", "mpe/simple_spread", out=path, **TINY)
+
+
+def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
+    def run(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.")
+
+    monkeypatch.setattr("flockrl.training.compiled.CompiledProgram.run", run)
+    with pytest.raises(flockrl.UsageError, match="ran out of memory: there was no checkpoint yet"):
+        flockrl.train("mappo", "mpe/simple_spread", out=tmp_path / "run", **TINY)
+
+
+def test_available_memory_is_that_of_the_machine_or_of_its_control_group(tmp_path, monkeypatch):
+    assert 1e6 < memory.available() < 1e15
+    (tmp_path / "limit").write_text("123456\n")
+    (tmp_path / "none").write_text("max\n")
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", [tmp_path / name for name in ("limit", "none", "missing")])
+    assert memory.available() == 123456

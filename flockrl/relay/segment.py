@@ -1,4 +1,4 @@
-"""Positions in a log, and the index of its segments: a head, then a record for each message. All of them are checked by CRC-32."""
+"""Positions in a log, and the index of its segments: a head and a record for each message, all checked by CRC-32."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from flockrl.core.types import Array, Trajectory
 from flockrl.envs.api import Env
 from flockrl.evaluation.playing import make_evaluator
 from flockrl.rollouts.compiled import Episodes, scan_rollout, start
-from flockrl.training.memory import check_shapes
 from flockrl.training.program import (
     Setting,
     TrainState,
@@ -87,7 +86,6 @@ class CompiledProgram:
         began = time.perf_counter()
         init_key, train_key, eval_key = seed_keys(seed)
         state = self.shape()
-        check_shapes(self.setting, state)
         params = jax.eval_shape(self.algorithm.params, state.learner)
         lowered = [
             self._init.lower(init_key),

@@ -20,7 +20,6 @@ from flockrl.envs.host.workers import Executor, open_executor
 from flockrl.evaluation.playing import HOST_ENVS, host_episodes
 from flockrl.rollouts.compiled import Actors, Episodes
 from flockrl.rollouts.host import HostActor, host_after, host_rollout, host_start
-from flockrl.training.memory import check_shapes
 from flockrl.training.program import (
     Setting,
     TrainState,
@@ -110,9 +109,7 @@ class HostProgram:
         """Workers start while the update is compiled."""
         began = time.perf_counter()
         self.batch(seed)
-        state = self.shape()
-        check_shapes(self.setting, state)
-        learner = state.learner
+        learner = self.shape().learner
         params = jax.eval_shape(self.algorithm.params, learner)
         key = jax.random.key(0)
         lowered = [self._init.lower(key), self._update.lower(learner, self._trajectory(params), key)]

@@ -18,7 +18,6 @@ from flockrl.envs.adapters.adapt import code_of
 from flockrl.envs.registry import make
 from flockrl.evaluation.playing import make_player
 from flockrl.rollouts.compiled import Episodes
-from flockrl.training.memory import check_shapes
 from flockrl.training.pack import Packer
 from flockrl.training.program import (
     Setting,
@@ -107,9 +106,7 @@ class RecordedProgram:
 
     def compile(self, seed: int) -> None:
         began = time.perf_counter()
-        state, key = self.shape(), jax.random.key(0)
-        check_shapes(self.setting, state)
-        learner = state.learner
+        learner, key = self.shape().learner, jax.random.key(0)
         rollout = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(self.rollouts()))
         lowered = [self._init.lower(key), self._update.lower(learner, rollout, key)]
         self._init, self._update = compile_all(lowered)

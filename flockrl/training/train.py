@@ -20,6 +20,7 @@ from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.loop import Loop
+from flockrl.training.memory import check_shapes
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
 from flockrl.training.setup import configure
@@ -82,6 +83,7 @@ def _train(
         for i in range(seeds)
     ]
     program = make_program(runs[0], environment)
+    check_shapes(program.setting, program.shape())
     warm = partial(begin, runs[0], partly=init_partly) if runs[0].begins_elsewhere else None
     if warm is not None:
         warm(program.shape().learner)  # what does not fit is refused before anything is written
@@ -133,6 +135,7 @@ def resume(
             raise UsageError(f"{run.path} was stopped before it saved what it begins with: train it again.")
     with locked(paths), contextlib.ExitStack() as stack:
         program, configs = runs[0].program, [run.config for run in runs]
+        check_shapes(program.setting, program.shape())
         if configs[0].record:
             recording = _recording(configs, runs[0].source, resumed=True)
             program.recording = stack.enter_context(contextlib.closing(recording))
