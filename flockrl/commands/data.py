@@ -14,6 +14,7 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.memory import parse_size
 from flockrl.core.spec import Box, Space
 from flockrl.data.choices import options
 from flockrl.data.files import Files, Writer, find
@@ -27,6 +28,8 @@ class InfoFlags:
     """Files, directories, or patterns with *."""
     json: bool = False
     """Print one JSON object instead of text."""
+    memory_limit: str = "1GB"
+    """Memory that reading may take, such as 512MB; files that need more are refused."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class ValidateFlags:
 
     files: Annotated[tuple[str, ...], Positional, tyro.conf.arg(metavar="FILES")]
     """Files, directories, or patterns with *."""
+    memory_limit: str = "1GB"
+    """Memory that reading may take, such as 512MB; files that need more are refused."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class ConvertFlags:
     """Files, directories, or patterns with *; several become one."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The new file; its ending (.arrow, .parquet or .csv) says which format."""
+    memory_limit: str = "1GB"
+    """Memory that reading may take, such as 512MB; files that need more are refused."""
 
 
 def data(words: list[str]) -> int:
@@ -60,7 +67,7 @@ def data(words: list[str]) -> int:
 
 def _info(words: list[str]) -> int:
     given = parse(InfoFlags, words, "flockrl data info", "Say what is in trajectory files.")
-    facts = summarize(Files(given.files))
+    facts = summarize(Files(given.files, parse_size(given.memory_limit)))
     if given.json:
         print(json.dumps(facts))
         return 0
@@ -110,10 +117,10 @@ def _kind_of(space: Space) -> str:
 
 def _validate(words: list[str]) -> int:
     given = parse(ValidateFlags, words, "flockrl data validate", "Check every row of trajectory files.")
-    bad = 0
+    bad, memory = 0, parse_size(given.memory_limit)
     for path in find(given.files):
         try:
-            files = Files([path])
+            files = Files([path], memory)
             names: set[str] = set()
             twice = 0
             for data in files:
@@ -134,7 +141,7 @@ def _validate(words: list[str]) -> int:
 def _convert(words: list[str]) -> int:
     about = "Write trajectory files in another format, several as one."
     given = parse(ConvertFlags, words, "flockrl data convert", about)
-    files = Files(given.files)
+    files = Files(given.files, parse_size(given.memory_limit))
     said = {name: value for name, value in files.about.items() if name not in ("format", "spec")}
     with Writer(given.out, files.spec, said) as writer:
         for data in files:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,14 @@ from flockrl.core.errors import UsageError
 
 ONE_SIDE = "team"
 """The name of the side of agents that all play together."""
+LONGEST_NAME, MOST_AGENTS, MOST_NUMBERS, MOST_AXES = 200, 10_000, 1 << 24, 8
+"""Limits of what a spec may say that comes from a file: characters of a name, agents, numbers of a space, its axes."""
 
 
 def stem(agent: str) -> str:
     """An agent's name without its number: adversary_2 -> adversary."""
-    return re.sub(r"[_ ]?\d+$", "", agent)
+    bare = agent.rstrip("0123456789")
+    return bare[:-1] if bare != agent and bare.endswith(("_", " ")) else bare
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Box:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     @property
     def width(self) -> int:
@@ -136,17 +139,17 @@ class EnvSpec:
         """N."""
         return len(self.agents)
 
-    @property
+    @cached_property
     def obs_size(self) -> int:
         """O: the largest observation, to which the others are padded."""
         return max(space.size for space in self.observations)
 
-    @property
+    @cached_property
     def action_size(self) -> int:
         """A: the largest number of actions, or of action dimensions."""
         return max(space.size for space in self.actions)
 
-    @property
+    @cached_property
     def action_width(self) -> int:
         """W: the most numbers in an agent's action."""
         return max(space.width for space in self.actions)
@@ -189,7 +192,10 @@ class EnvSpec:
     def parties(self) -> dict[str, tuple[int, ...]]:
         """The sides that a user can name -> their agents: where all play together, the kinds of agents by name."""
         labels = self.sides if len(set(self.sides)) > 1 else tuple(stem(agent) or ONE_SIDE for agent in self.agents)
-        return {name: tuple(i for i, x in enumerate(labels) if x == name) for name in dict.fromkeys(labels)}
+        found: dict[str, list[int]] = {}
+        for i, label in enumerate(labels):
+            found.setdefault(label, []).append(i)
+        return {name: tuple(own) for name, own in found.items()}
 
     def part(self, agents: Sequence[int], state_size: int | None = None) -> EnvSpec:
         """The spec of some of the agents, which knows the `whole` that they are a part of."""
@@ -249,15 +255,18 @@ def spec_from_json(saved: Any) -> EnvSpec:
     for name in names:
         if name not in saved:
             raise UsageError(f"The environment's spec has no {name!r}.")
+    agents = tuple(_text(x, "agents") for x in _list(saved["agents"], "agents"))
+    if len(set(agents)) < len(agents):
+        raise UsageError("'agents' of the environment's spec names an agent twice.")
     return EnvSpec(
         name=_text(saved["name"], "name"),
-        agents=tuple(_text(x, "agents") for x in _list(saved["agents"], "agents")),
+        agents=agents,
         observations=tuple(_box(x) for x in _list(saved["observations"], "observations")),
         actions=tuple(_space(x) for x in _list(saved["actions"], "actions")),
         max_steps=_whole(saved["max_steps"], "max_steps", 1),
         groups=tuple(_whole(x, "groups", 0) for x in _list(saved["groups"], "groups")),
         sides=_sides(saved),
-        state_size=_whole(saved["state_size"], "state_size", 0),
+        state_size=_whole(saved["state_size"], "state_size", 0, MOST_NUMBERS),
         neighbours=saved.get("neighbours") is True,
     )
 
@@ -272,11 +281,12 @@ def _sides(saved: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _space(saved: Any) -> Space:
     if isinstance(saved, Mapping) and saved.get("kind") == "discrete":
-        return Discrete(_whole(saved.get("n"), "n", 1))
+        return Discrete(_whole(saved.get("n"), "n", 1, MOST_NUMBERS))
     if isinstance(saved, Mapping) and saved.get("kind") == "multidiscrete":
         choices = tuple(_whole(x, "choices", 1) for x in _list(saved.get("choices"), "choices"))
         if not choices:
             raise UsageError("A space of several choices must have at least one.")
+        _whole(sum(choices), "choices", 1, MOST_NUMBERS)
         return MultiDiscrete(choices)
     return _box(saved)
 
@@ -284,7 +294,8 @@ def _space(saved: Any) -> Space:
 def _box(saved: Any) -> Box:
     if not isinstance(saved, Mapping) or saved.get("kind") != "box":
         raise UsageError(f'A space must be an object of kind "box" (or "discrete" for actions), not {_short(saved)}.')
-    shape = tuple(_whole(x, "shape", 0) for x in _list(saved.get("shape"), "shape"))
+    shape = tuple(_whole(x, "shape", 0) for x in _list(saved.get("shape"), "shape", MOST_AXES))
+    _whole(math.prod(shape), "shape", 0, MOST_NUMBERS)
     low, high = _bound(saved.get("low"), "low", -np.inf), _bound(saved.get("high"), "high", np.inf)
     dtype = saved.get("dtype")
     if dtype not in ("float32", "uint8"):
@@ -309,21 +320,27 @@ def _number(x: Any, what: str, missing: float) -> float:
     return float(x)
 
 
-def _whole(x: Any, what: str, least: int) -> int:
-    if isinstance(x, bool) or not isinstance(x, int) or not least <= x < 2**31:
+def _whole(x: Any, what: str, least: int, most: int = 2**31 - 1) -> int:
+    if isinstance(x, bool) or not isinstance(x, int) or x < least:
         raise UsageError(f"{what!r} of the environment's spec must be whole numbers from {least} on, not {_short(x)}.")
+    if x > most:
+        raise UsageError(f"{what!r} of the environment's spec must be whole numbers up to {most}.")
     return x
 
 
 def _text(x: Any, what: str) -> str:
     if not isinstance(x, str):
         raise UsageError(f"{what!r} of the environment's spec must be text, not {_short(x)}.")
+    if len(x) > LONGEST_NAME:
+        raise UsageError(f"{what!r} of the environment's spec has more than {LONGEST_NAME} characters.")
     return x
 
 
-def _list(x: Any, what: str) -> list[Any] | tuple[Any, ...]:
+def _list(x: Any, what: str, most: int = MOST_AGENTS) -> list[Any] | tuple[Any, ...]:
     if not isinstance(x, list | tuple):
         raise UsageError(f"{what!r} of the environment's spec must be a list, not {_short(x)}.")
+    if len(x) > most:
+        raise UsageError(f"{what!r} of the environment's spec has {len(x)} entries, and at most {most} are taken.")
     return x
 
 

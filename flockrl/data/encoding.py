@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from flockrl.core.spec import EnvSpec
-from flockrl.data.columns import make_schema
+from flockrl.data.columns import BadData, make_schema
 from flockrl.data.experience import Experience
 
 
 def encode(data: Experience, spec: EnvSpec, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """Experience as rows. `schema`: what `make_schema` made of `spec`."""
+    """Experience as rows. `schema`: what `make_schema` made of `spec`. Numbers that are not finite raise `BadData`,
+    because nobody could read them again."""
     schema = make_schema(spec) if schema is None else schema
     s, n = np.nonzero(data.alive)
     k = np.repeat(np.arange(data.trajectories), data.length)[s]
@@ -46,7 +47,17 @@ def encode(data: Experience, spec: EnvSpec, schema: pa.Schema | None = None) -> 
         pa.nulls(len(s), field.type) if columns[field.name] is None else pa.array(columns[field.name], field.type)
         for field in schema
     ]
+    for field, array in zip(schema, arrays, strict=True):
+        _finite(field.name, array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _finite(name: str, array: pa.Array) -> None:
+    """Refuse a column with numbers that are not finite."""
+    while pa.types.is_nested(array.type):
+        array = array.items if pa.types.is_map(array.type) else array.flatten()
+    if pa.types.is_floating(array.type) and not np.isfinite(array.drop_null().to_numpy()).all():
+        raise BadData(f"{name!r} has numbers that are not finite as float32, and they cannot be recorded.")
 
 
 def _strings(names: np.ndarray, which: np.ndarray) -> pa.Array:

@@ -1,136 +1,40 @@
-"""Trajectory files: Arrow IPC (.arrow), Parquet (.parquet) and CSV (.csv), read and written piece by piece.
+"""Trajectory files of one environment as one stream: Arrow IPC (.arrow), Parquet (.parquet) and CSV (.csv).
 
-Files of any size pass through bounded memory: they are read in batches of about `ROWS` rows that hold whole
-trajectories. RelayRL's own Arrow and CSV files can be read too.
+Files of any size pass through bounded memory: they are read in batches that hold whole trajectories, and what a batch
+will need is counted before it is unpacked. RelayRL's own Arrow and CSV files can be read too.
 """
 
 from __future__ import annotations
 
 import csv
 import glob
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from flockrl.core.errors import UsageError
+from flockrl.core.memory import MEMORY
 from flockrl.core.spec import EnvSpec
 from flockrl.data import relayrl
+from flockrl.data.columns import make_columns, too_large
+from flockrl.data.decoding import check_columns
 from flockrl.data.experience import Experience
-from flockrl.data.schema import KEY, BadData, decode, encode, make_schema, read_about, read_spec
+from flockrl.data.reading import read_batches, read_schema
+from flockrl.data.schema import BadData, decode, read_about, read_spec
+from flockrl.data.size import decoded_size
+from flockrl.data.text import first_line
+from flockrl.data.writing import COMMENT, SUFFIXES, Writer, check_suffix
 
-SUFFIXES = (".arrow", ".parquet", ".csv")
+__all__ = ["READABLE", "SUFFIXES", "Files", "Writer", "find"]
 READABLE = (*SUFFIXES, ".arrows")
 """Besides, Arrow streams can be read, the form in which a server keeps what it was sent."""
-ROWS = 65_536
-COMMENT = "#flockrl "
-"""What the first line of a CSV file begins with; the schema's metadata follow."""
-
-
-# Writing
-
-
-class Writer:
-    """Writes trajectories to a file, which appears under its name when it is complete.
-
-    with Writer(path, spec) as writer:
-        writer.add(experience)
-    """
-
-    def __init__(self, path: str | Path, spec: EnvSpec, about: Mapping[str, Any] | None = None):
-        self.path, self.spec, self.schema = Path(path), spec, make_schema(spec, about)
-        self.rows = 0
-        _suffix(self.path, SUFFIXES)
-        if self.path.exists():
-            raise UsageError(f"{self.path} exists already: choose another name.")
-        self._partial = self.path.with_name(self.path.name + ".partial")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: _Table | None = _open(self._partial, self.path.suffix, self.schema)
-        except OSError as error:
-            raise UsageError(f"Cannot write {self.path}: {error.strerror}.") from error
-
-    def add(self, data: Experience) -> None:
-        assert self._file is not None
-        batch = encode(data, self.spec, self.schema)
-        self.rows += len(batch)
-        if len(batch):
-            self._file.write_batch(batch)
-
-    def close(self) -> None:
-        """Put the file in its place."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            with self._partial.open("rb") as file:
-                os.fsync(file.fileno())
-            self._partial.replace(self.path)
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-        elif self._file is not None:
-            self._file.close()
-            self._file = None
-            self._partial.unlink()
-
-
-class _Table(Protocol):
-    def write_batch(self, batch: pa.RecordBatch) -> None: ...
-    def close(self) -> None: ...
-
-
-def _open(path: Path, suffix: str, schema: pa.Schema) -> _Table:
-    if suffix == ".arrow":
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        return pa.ipc.new_file(str(path), schema, options=options)
-    return pq.ParquetWriter(path, schema, compression="zstd") if suffix == ".parquet" else _CSV(path, schema)
-
-
-class _CSV:
-    """Rows as text. Lists are JSON, an empty cell is a null; numbers are written so that they read back the same."""
-
-    def __init__(self, path: Path, schema: pa.Schema):
-        self._file = path.open("w", newline="")
-        self._file.write(COMMENT + schema.metadata[KEY].decode() + "\n")
-        self._rows = csv.writer(self._file)
-        self._rows.writerow(schema.names)
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        columns = [_cells(array) for array in batch.columns]
-        self._rows.writerows(zip(*columns, strict=True))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _cells(array: pa.Array) -> list[Any]:
-    if pa.types.is_map(array.type):
-        return ["" if x is None else json.dumps({k: _shortest(v) for k, v in x}) for x in array.to_pylist()]
-    if pa.types.is_list(array.type):
-        floats = pa.types.is_floating(array.type.value_type)
-        return ["" if x is None else json.dumps(_shortest(x) if floats else x) for x in array.to_pylist()]
-    if pa.types.is_floating(array.type):
-        return ["" if x is None else y for x, y in zip(array.to_pylist(), _shortest(array.to_pylist()), strict=True)]
-    if pa.types.is_boolean(array.type):
-        return ["true" if x else "false" for x in array.to_pylist()]
-    return array.to_pylist()
-
-
-def _shortest(numbers: Sequence[float | None]) -> list[float]:
-    """The shortest decimal numbers that are the same as float32."""
-    return [float(str(x)) for x in np.array([np.nan if x is None else x for x in numbers], np.float32)]
-
-
-# Reading
+SHARES = 4
+"""A batch, the rows of a trajectory, and both as arrays may take one share of the memory each, the last one two."""
+PER_BATCH = 20_000
+"""Bytes of memory that a batch takes besides its rows."""
 
 
 def find(patterns: Iterable[str | Path]) -> list[Path]:
@@ -148,24 +52,20 @@ def find(patterns: Iterable[str | Path]) -> list[Path]:
     if not found:
         raise UsageError("Name at least one trajectory file.")
     for path in found:
-        _suffix(path, READABLE)
+        check_suffix(path, READABLE)
     return list(dict.fromkeys(found))
-
-
-def _suffix(path: Path, known: tuple[str, ...]) -> None:
-    if path.suffix not in known:
-        raise UsageError(f"A trajectory file ends in {', '.join(known)}, and {path} does not.")
 
 
 class Files:
     """Trajectory files of one environment, read as one stream.
 
-    spec: the environment that they agree on; about: what the first one says besides; sizes: bytes of each.
+    spec: the environment that they agree on; about: what the first one says besides; memory_limit: bytes that reading
+    may take; what needs more raises `BadData`.
     """
 
-    def __init__(self, patterns: Iterable[str | Path]):
-        self.paths = find(patterns)
-        headers = [_header(path) for path in self.paths]
+    def __init__(self, patterns: Iterable[str | Path], memory_limit: int = MEMORY):
+        self.paths, self._most = find(patterns), memory_limit // SHARES
+        headers = [self._header(path) for path in self.paths]
         self.spec, self.about = headers[0]
         for path, (spec, _) in zip(self.paths, headers, strict=True):
             if (spec.agents, spec.observations, spec.actions) != (
@@ -182,146 +82,113 @@ class Files:
         """The trajectories of one of the files."""
         try:
             if _foreign(path):
-                yield from relayrl.read(path, self.spec)
+                yield from relayrl.read(path, self.spec, self._most)
                 return
-            for number, batch in enumerate(_whole(_batches(path))):
-                try:
-                    yield decode(batch, self.spec)
-                except BadData as error:
-                    raise BadData(f"{path}, batch {number}: {error}") from error
-        except (pa.ArrowException, OSError) as error:
-            raise BadData(f"{path} is damaged: {_first_line(error)}.") from error
+            row = 0
+            for batch in _whole(self._batches(path), self._most):
+                for part in _fitting(batch, self.spec, self._most):
+                    try:
+                        data = decode(part, self.spec)
+                    except BadData as error:
+                        raise BadData(f"{_where(path, row, error.row, len(part))}: {error}") from error
+                    yield data
+                    row += len(part)
+        except BadData as error:
+            raise _named(path, error) from error
+        except DAMAGE as error:
+            raise _damage(path, error) from error
+
+    def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, with flockrl's columns and nothing empty."""
+        columns, row = make_columns(self.spec), 0
+        for batch in read_batches(path, columns, self._most):
+            try:
+                check_columns(batch, columns)
+            except BadData as error:
+                raise BadData(f"{_where(path, row, error.row, len(batch))}: {error}") from error
+            row += len(batch)
+            if len(batch):
+                yield batch
+
+    def _header(self, path: Path) -> tuple[EnvSpec, dict[str, Any]]:
+        try:
+            if _foreign(path):
+                return relayrl.spec(path, self._most), {"source": "RelayRL"}
+            schema = read_schema(path)
+            return read_spec(schema), read_about(schema)
+        except DAMAGE as error:
+            raise _damage(path, error) from error
+        except BadData as error:
+            raise _named(path, error) from error
 
 
-def _header(path: Path) -> tuple[EnvSpec, dict[str, Any]]:
-    try:
-        if _foreign(path):
-            return relayrl.spec(path), {"source": "RelayRL"}
-        schema = _schema(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path} cannot be read: {_first_line(error)}.") from error
-    try:
-        about = read_about(schema)
-        return read_spec(schema), about
-    except BadData as error:
-        raise BadData(f"{path}: {error}") from error
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""What the readers of Arrow and of text raise where a file is not what it should be."""
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+def _damage(path: Path, error: BaseException) -> BadData:
+    text = str(error).split("\n")[0].rstrip(".")[:200] or type(error).__name__
+    return BadData(f"{path} is damaged: {text}.")
+
+
+def _named(path: Path, error: BadData) -> BadData:
+    """The error with the file's name in front, if it is not there yet."""
+    return error if str(error).startswith(str(path)) else BadData(f"{path}: {error}")
+
+
+def _where(path: Path, before: int, row: int | None, rows: int) -> str:
+    """The place of a fault. before: rows of the file before the batch; row: within it, or None; rows: of the batch."""
+    word, offset = ("line", 3) if path.suffix == ".csv" else ("row", 1)
+    if row is None:
+        return f"{path}, {word}s {before + offset} to {before + rows + offset - 1}"
+    return f"{path}, {word} {before + row + offset}"
 
 
 def _foreign(path: Path) -> bool:
     """Whether RelayRL wrote it."""
-    if path.suffix in (".parquet", ".arrows"):
-        return False
-    names = _csv_names(path) if path.suffix == ".csv" else pa.ipc.open_file(str(path)).schema.names
+    if path.suffix == ".csv":
+        line = first_line(path)
+        names = [] if line.startswith(COMMENT) else next(csv.reader([line[:1000]]), [])
+    else:
+        names = read_schema(path).names if path.suffix == ".arrow" else []
     return names[:1] == ["backend"]
 
 
-def _csv_names(path: Path) -> list[str]:
-    with path.open(newline="") as file:
-        line = file.readline()
-        return next(csv.reader([line]), []) if not line.startswith(COMMENT) else []
-
-
-def _schema(path: Path) -> pa.Schema:
-    if path.suffix == ".arrow":
-        return pa.ipc.open_file(str(path)).schema
-    if path.suffix == ".arrows":
-        return pa.ipc.open_stream(str(path)).schema
-    if path.suffix == ".parquet":
-        return pq.read_schema(path)
-    with path.open() as file:
-        line = file.readline()
-    said = line.removeprefix(COMMENT).strip().encode() if line.startswith(COMMENT) else b""
-    return pa.schema([], metadata={KEY: said})
-
-
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    if path.suffix == ".arrow":
-        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                batch.validate(full=True)
-                yield batch
-    elif path.suffix == ".arrows":
-        with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
-            for batch in reader:
-                batch.validate(full=True)
-                yield batch
-    elif path.suffix == ".parquet":
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(ROWS)
-    else:
-        yield from _csv_batches(path)
-
-
-def _csv_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    expected = make_schema(read_spec(_schema(path)))
-    csv.field_size_limit(1 << 27)
-    with path.open(newline="") as file:
-        file.readline()
-        rows = csv.reader(file)
-        names = next(rows, [])
-        if names != expected.names:
-            raise BadData(f"{path}: its columns are not flockrl's.")
-        chunk: list[list[str]] = []
-        for row in rows:
-            if len(row) != len(names):
-                raise BadData(f"{path}, line {rows.line_num + 1}: it has {len(row)} cells instead of {len(names)}.")
-            chunk.append(row)
-            if len(chunk) == ROWS // 8:
-                yield _parse(chunk, expected, path)
-                chunk = []
-        if chunk:
-            yield _parse(chunk, expected, path)
-
-
-def _parse(rows: list[list[str]], schema: pa.Schema, path: Path) -> pa.RecordBatch:
-    arrays = []
-    for field, cells in zip(schema, zip(*rows, strict=True), strict=True):
-        try:
-            arrays.append(pa.array([_value(cell, field.type) for cell in cells], field.type))
-        except (ValueError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise BadData(f"{path}: the column {field.name!r} cannot be read: {_first_line(error)}.") from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _value(cell: str, kind: pa.DataType) -> Any:
-    if pa.types.is_string(kind):
-        return cell
-    if cell == "":
-        return None
-    if pa.types.is_map(kind):
-        return list(json.loads(cell).items())
-    if pa.types.is_list(kind):
-        return json.loads(cell)
-    if pa.types.is_boolean(kind):
-        return {"true": True, "false": False}[cell.lower()]
-    return float(cell) if pa.types.is_floating(kind) else int(cell)
-
-
-def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that end where trajectories end."""
+def _whole(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that end where trajectories end. A trajectory may take at most `most` bytes."""
     held: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
-        if not len(batch):
-            continue
-        if "trajectory" not in batch.schema.names:
-            raise BadData("There is no column 'trajectory'.")
         names = batch.column("trajectory")
         if held and held[-1].column("trajectory")[-1].as_py() != names[0].as_py():
             yield _glue(held)
-            held = []
+            held, size = [], 0
         codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         begins = int(np.flatnonzero(np.diff(codes, prepend=-1))[-1]) if len(codes) > 1 else 0
         if begins:
             yield _glue([*held, batch.slice(0, begins)])
-            held = []
+            held, size = [], 0
         held.append(batch.slice(begins))
+        size += held[-1].nbytes + PER_BATCH
+        if size > most and len(held) > 1:
+            raise too_large(size, most, f"The trajectory {names[-1].as_py()[:40]!r}")
     if held:
         yield _glue(held)
+
+
+def _fitting(batch: pa.RecordBatch, spec: EnvSpec, most: int) -> Iterator[pa.RecordBatch]:
+    """The same trajectories in parts, none of which needs more than `most` bytes as arrays."""
+    size = decoded_size(batch, spec)
+    if size <= most:
+        yield batch
+        return
+    codes = batch.column("trajectory").dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    begins = np.flatnonzero(np.diff(codes, prepend=-1))
+    if len(begins) == 1:
+        raise too_large(size, most, f"The trajectory {batch.column('trajectory')[0].as_py()[:40]!r}")
+    middle = int(begins[len(begins) // 2])
+    yield from _fitting(batch.slice(0, middle), spec, most)
+    yield from _fitting(batch.slice(middle), spec, most)
 
 
 def _glue(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -68,7 +68,7 @@ class Form:
 
     def reward(self, reward: Any) -> np.ndarray:
         """[N] from one number for all, one for each agent, or a dict."""
-        if isinstance(reward, float) and math.isfinite(reward):
+        if isinstance(reward, float) and abs(reward) < 3.4e38:  # finite as float32 too
             return np.full(self.spec.num_agents, reward, np.float32)
         if isinstance(reward, Mapping):
             whole = np.zeros(self.spec.num_agents, np.float32)

@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import EnvSpec
+from flockrl.data.columns import make_columns
+from flockrl.data.decoding import check_columns
 from flockrl.data.experience import Experience
 from flockrl.data.schema import KEY, BadData, decode, make_schema, read_spec
+from flockrl.data.size import decoded_size
 from flockrl.relay.bounds import check_numbers
 from flockrl.relay.wire import unpack
 
@@ -100,27 +103,10 @@ def _own(spec: EnvSpec) -> bytes:
 
 
 def _room(batch: pa.RecordBatch, spec: EnvSpec, limits: Limits) -> None:
-    """Refuse a message that would need too much memory when decoded. The columns' types are not checked before."""
-    columns = {field.name: field.type for field in batch.schema}
-    kinds = {
-        "trajectory": pa.string(),
-        "env": pa.string(),
-        "step": pa.int64(),
-        "aux": pa.map_(pa.string(), pa.list_(pa.float32())),
-    }
-    if len(columns) != len(batch.schema) or any(columns.get(name) != kind for name, kind in kinds.items()):
-        raise BadData("The columns are not flockrl's.")
-    name, step, aux = batch.column("trajectory"), batch.column("step"), batch.column("aux")
-    if any(column.null_count for column in (name, step)):
-        raise BadData("The columns 'trajectory' and 'step' may not be empty.")
+    """Refuse a message that would need too much memory when decoded."""
+    check_columns(batch, make_columns(spec))
     if not len(batch):
         raise BadData("There are no rows.")
-    moves = pc.or_(pc.not_equal(name[1:], name[:-1]), pc.not_equal(step[1:], step[:-1]))
-    steps = 1 + (pc.sum(moves).as_py() or 0)
-    numbers = 2 * spec.obs_size + 3 * spec.action_size + 8
-    if aux.null_count < len(aux):
-        widest = pc.max(pc.list_value_length(aux.items)).as_py() or 0
-        numbers += widest * len(pc.unique(aux.keys))
-    needed = 4 * steps * (spec.num_agents * numbers + 2 * spec.state_size)
+    needed = decoded_size(batch, spec)
     if needed > limits.decoded_bytes:
         raise BadData(f"The message would need {needed} bytes of memory, and at most {limits.decoded_bytes} are given.")

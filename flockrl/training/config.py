@@ -14,6 +14,7 @@ from typing import Any
 
 from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_json
 from flockrl.core.errors import UsageError
+from flockrl.core.memory import parse_size
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
 
@@ -38,6 +39,8 @@ class TrainOptions:
     """Processes that step environments which are not compiled, 0 for none; by default a short measurement chooses."""
     worker_timeout: float | None = None
     """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
+    memory_limit: str | None = None
+    """Memory that reading recorded trajectories may take, such as 512MB; by default 1GB."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
@@ -48,6 +51,8 @@ class TrainOptions:
             raise UsageError(f"workers must be at least 0, not {self.workers}.")
         if self.worker_timeout is not None and self.worker_timeout <= 0:
             raise UsageError(f"worker_timeout must be more than 0 seconds, not {self.worker_timeout}.")
+        if self.memory_limit is not None:
+            parse_size(self.memory_limit)
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
 

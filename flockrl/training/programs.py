@@ -7,6 +7,7 @@ from typing import Any
 
 from flockrl.algos.assembly import facts, make_algorithm
 from flockrl.core.errors import UsageError
+from flockrl.core.memory import MEMORY, parse_size
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.training.compiled import CompiledProgram
@@ -16,15 +17,17 @@ from flockrl.training.pack import make_packer
 from flockrl.training.program import Program, Setting, make_setting
 
 
-def make_source(name: Any) -> Any:
-    """What a run learns from: an environment, or for data/FILE recorded trajectories."""
+def make_source(name: Any, memory_limit: str | None = None) -> Any:
+    """What a run learns from: an environment, or for data/FILE recorded trajectories, read within this memory."""
     if not (isinstance(name, str) and name.startswith("data/")):
+        if memory_limit is not None:
+            raise UsageError("memory_limit is for recorded trajectories (data/FILE), not for environments.")
         return make(name)
     try:
         from flockrl.training.recorded import Recorded
     except ImportError as error:
         raise UsageError("Trajectory files need pyarrow: pip install 'flockrl[relay]'.") from error
-    return Recorded(name.removeprefix("data/"))
+    return Recorded(name.removeprefix("data/"), MEMORY if memory_limit is None else parse_size(memory_limit))
 
 
 def make_program(config: RunConfig, source: Any) -> Program:

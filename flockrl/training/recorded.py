@@ -36,10 +36,11 @@ class Recorded:
 
     home: the environment that they were recorded in, for evaluation, or None where it cannot be made here.
     why: the reason why it cannot.
+    memory_limit: bytes that reading them may take.
     """
 
-    def __init__(self, names: str):
-        self.files = Files(names.split(","))
+    def __init__(self, names: str, memory_limit: int):
+        self.files = Files(names.split(","), memory_limit)
         self.spec: EnvSpec = self.files.spec
         self.home: Any = None
         self.why = "the environment of the recording is not known here"

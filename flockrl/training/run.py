@@ -64,7 +64,7 @@ class Run:
                 f"{self.path} was trained on an environment of your own ({self.config.env[7:]}): pass it as env=..."
             )
         with trusting(self._trust):
-            return make_source(self.config.env)
+            return make_source(self.config.env, self.config.options.memory_limit)
 
     @property
     def algorithm(self) -> Algorithm:

@@ -67,11 +67,11 @@ def _train(
     callbacks: Sequence[Callback], record: str | Path | None, init_from: str | Path | Run | None, init_partly: bool,
     settings: dict[str, Any],
 ) -> Any:  # fmt: skip
-    environment = make_source(env)
-    if not isinstance(env, str) or isinstance(environment, Host):
-        check(environment)
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
+    environment = make_source(env, options.memory_limit)
+    if not isinstance(env, str) or isinstance(environment, Host):
+        check(environment)
     title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
     if seeds < 1:
         raise UsageError(f"seeds must be at least 1, not {seeds}.")

@@ -319,7 +319,7 @@ class Trainer(metaclass=_Named):
             if meta["waiting"]:
                 from flockrl.data.files import Files
 
-                for data in Files([self.save_path / WAITING / f"{name}-{steps[-1]}.arrow"]):
+                for data in Files([self.save_path / WAITING / f"{name}-{steps[-1]}.arrow"], memory_limit=2**63):
                     self._packer.add(data)
 
     def _continue(self, meta: Mapping[str, Any]) -> None:

@@ -2,14 +2,13 @@
 
 import json
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from made import REAL, SPREAD, UNLIKE, make_experience, same
+from relayrl_made import relayrl_arrow, relayrl_csv
 
 from flockrl.commands.main import main
 from flockrl.core.errors import UsageError
-from flockrl.data import files
+from flockrl.data import files, reading
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
 from flockrl.data.schema import BadData, encode, make_schema
@@ -25,7 +24,7 @@ def _write(path, spec, *parts, **about):
 @pytest.mark.parametrize("suffix", files.SUFFIXES)
 @pytest.mark.parametrize("spec", [UNLIKE, REAL], ids=lambda spec: spec.name)
 def test_every_format_keeps_everything(tmp_path, suffix, spec, monkeypatch):
-    monkeypatch.setattr(files, "ROWS", 16)  # trajectories reach over several batches
+    monkeypatch.setattr(reading, "ROWS", 16)  # trajectories reach over several batches
     parts = [make_experience(spec, [4, 1, 9], seed=i) for i in range(3)]
     found = Files([_write(tmp_path / f"x{suffix}", spec, *parts, algorithm="ippo")])
     assert found.spec == spec
@@ -80,30 +79,8 @@ def test_damage_is_said_in_a_sentence(tmp_path, suffix):
         Files([path])
 
 
-RELAYRL = [("backend", pa.string()), ("reward", pa.float32()), ("done", pa.bool_()), ("timestamp", pa.uint64()),
-           ("agent_id", pa.string())]  # fmt: skip
-for _name in ("obs", "act", "mask"):
-    RELAYRL += [
-        (f"{_name}_dtype", pa.string()), (f"{_name}_shape", pa.list_(pa.uint64())),
-        (f"{_name}_f32", pa.list_(pa.float32())), (f"{_name}_f64", pa.list_(pa.float64())),
-        (f"{_name}_binary", pa.binary()),
-    ]  # fmt: skip
-
-
-def _relayrl_row(t, done):
-    return {
-        "backend": "tch", "reward": 0.5 * t, "done": done, "timestamp": 100 + t, "agent_id": "a",
-        "obs_dtype": "F32", "obs_shape": [2], "obs_f32": [t, -t], "act_dtype": "I64", "act_shape": [1],
-        "act_binary": np.int64(t % 3).tobytes(), "mask_dtype": "F32", "mask_shape": [3], "mask_f32": [1.0, 1.0, 1.0],
-    }  # fmt: skip
-
-
 def test_relayrl_arrow_files_are_read(tmp_path):
-    path, schema = tmp_path / "relay.arrow", pa.schema(RELAYRL)
-    with pa.ipc.new_file(str(path), schema) as writer:
-        for length, done in ((3, True), (2, False)):
-            rows = [_relayrl_row(t, done and t == length - 1) for t in range(length)]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+    path = relayrl_arrow(tmp_path / "relay.arrow")
     found = Files([path])
     assert found.spec.actions[0].n == 3
     whole = join(list(found))
@@ -117,17 +94,7 @@ def test_relayrl_arrow_files_are_read(tmp_path):
 
 
 def test_relayrl_csv_files_are_read(tmp_path):
-    kinds = [f"{x}_{y}" for x in ("obs", "act", "mask") for y in ("dtype", "shape", "f32", "f64", "binary")]
-    lines = [",".join(["backend", "actor_id", "timestamp", *kinds, "reward", "done", "aux_data"])]
-    for t in range(4):
-        cells = [
-            "ndarray", "a", str(t), "F32", "[2]", json.dumps([t, 1.5]), "", "", "F32", "[2]", "[0.25, -0.5]", "", "",
-            "", "", "", "", "", str(t), str(t == 3).lower(), json.dumps({"logp_a": [-0.5], "val": 1.0}),
-        ]  # fmt: skip
-        lines.append(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in cells))
-    path = tmp_path / "relay.csv"
-    path.write_text("\n".join(lines) + "\n")
-    data = join(list(Files([path])))
+    data = join(list(Files([relayrl_csv(tmp_path / "relay.csv")])))
     assert data.action[0, 0].tolist() == [0.25, -0.5]
     assert data.logp[:, 0].tolist() == [-0.5] * 4
     assert data.reward[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -12,10 +12,11 @@ from relay_kit import SPEC, batch, episodes, ids_in, message
 
 from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience
+from flockrl.data.frames import BATCH, SCHEMA, frames
 from flockrl.data.schema import BadData, decode, encode, make_schema
 from flockrl.relay.ingest import Limits, admit
 from flockrl.relay.server import Relay
-from flockrl.relay.wire import BATCH, SCHEMA, frames, pack, unpack
+from flockrl.relay.wire import pack, unpack
 
 
 def changed(name, values, names=("a", "b")):
@@ -30,6 +31,10 @@ def compressed(rows, codec="zstd"):
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_batch(rows)
     return sink.getvalue()
+
+
+def frames_of(data):
+    return list(frames(pa.BufferReader(data), len(memoryview(data)), 1 << 20))
 
 
 def refused(data, limits=None):
@@ -47,15 +52,72 @@ def test_a_good_message_is_admitted_as_it_is():
 
 def test_frames_are_those_that_arrow_wrote():
     data = message(["a"])
-    found = list(frames(data))
+    found = frames_of(data)
     assert [frame.kind for frame in found] == [SCHEMA, BATCH]
-    assert pa.ipc.read_record_batch(pa.py_buffer(data[found[1].start : found[1].stop]), make_schema(SPEC)).num_rows == 6
-    assert [f.compressed for f in frames(compressed(batch(["a"])))] == [False, True]
+    assert pa.ipc.read_record_batch(found[1].data, make_schema(SPEC)).num_rows == found[1].rows == 6
+    packed = frames_of(compressed(batch(["a"])))
+    assert [frame.compressed for frame in packed] == [False, True]
+    # What a frame says before it is unpacked is what it has afterwards, but for the padding of its buffers.
+    assert found[1].unpacked() - 8 * len(found[1].buffers) < packed[1].unpacked() <= found[1].unpacked()
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 def test_compression_is_refused_before_arrow_unpacks_it(codec):
     assert "Compressed" in refused(compressed(batch(["a"]), codec))
+
+
+def _entry(data, table, field):
+    """Where the vtable of a flatbuffer's table says where its field is."""
+    return table - struct.unpack_from("<i", data, table)[0] + 4 + 2 * field
+
+
+def _batch_table(data):
+    """The tables `Message` and `RecordBatch` of a message's second frame."""
+    at = 8 + struct.unpack_from("<i", data, 4)[0] + 8
+    message = at + struct.unpack_from("<I", data, at)[0]
+    header = message + struct.unpack_from("<H", data, _entry(data, message, 2))[0]
+    return message, header + struct.unpack_from("<I", data, header)[0]
+
+
+def _secretly_compressed(rows, version, codec="zstd"):
+    """A message as Arrow 0.17 wrote it: compressed, which only the batch's own metadata say."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=version, compression=codec)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_batch(rows, custom_metadata={"ARROW:experimental_compression": codec})
+    data = bytearray(sink.getvalue().to_pybytes())
+    struct.pack_into("<H", data, _entry(data, _batch_table(data)[1], 3), 0)
+    return bytes(data)
+
+
+def test_compression_that_only_metadata_mention_is_refused():
+    old = _secretly_compressed(batch(["a"]), pa.ipc.MetadataVersion.V4)
+    with pa.ipc.open_stream(old) as reader:
+        assert reader.read_next_batch().equals(batch(["a"]))  # Arrow unpacks it
+    assert "another version" in refused(old)
+    assert "metadata of its own" in refused(_secretly_compressed(batch(["a"]), pa.ipc.MetadataVersion.V5))
+
+
+def test_what_a_frame_claims_is_counted_before_arrow_reads_it():
+    good = message(["a"])
+    table = _batch_table(good)[1]
+    rows = table + struct.unpack_from("<H", good, _entry(good, table, 0))[0]
+    vectors = [table + struct.unpack_from("<H", good, _entry(good, table, field))[0] for field in (1, 2)]
+    nodes, buffers = (at + struct.unpack_from("<I", good, at)[0] + 4 for at in vectors)
+    offsets = buffers + 16  # of the first column: its validity has no bytes
+    claims = {
+        rows: "more rows", nodes: "more rows", nodes + 16: "more rows", offsets: "outside", offsets + 8: "outside",
+    }  # fmt: skip
+    for at, says in claims.items():
+        for lie in (1 << 40, -8):
+            data = bytearray(good)
+            struct.pack_into("<q", data, at, lie)
+            assert says in refused(bytes(data))
+    data = bytearray(good)
+    count = struct.unpack_from("<I", good, buffers - 4)[0]
+    for i in range(count):  # all of them the whole body
+        struct.pack_into("<qq", data, buffers + 16 * i, 0, frames_of(good)[1].data.size - frames_of(good)[1].body)
+    assert "overlap" in refused(bytes(data))
 
 
 def test_dictionaries_and_several_batches_are_refused():
@@ -122,10 +184,9 @@ def test_cut_messages_are_refused(cut):
 def test_offsets_that_lie_are_refused():
     """A list that claims to reach beyond its values."""
     data = bytearray(message(["a"]))
-    frame = list(frames(data))[1]
-    size = struct.unpack_from("<i", data, frame.start + 4)[0]
-    body = frame.start + 8 + size
-    offsets = np.frombuffer(data, "<i4", (frame.stop - body) // 4, body)
+    head, rows = frames_of(bytes(data))
+    body = head.data.size + rows.body
+    offsets = np.frombuffer(data, "<i4", (rows.data.size - rows.body) // 4, body)
     place = body + 4 * int(np.flatnonzero(offsets == 6)[0])
     data[place : place + 4] = struct.pack("<i", 2**30)
     assert refused(bytes(data))
