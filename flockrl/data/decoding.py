@@ -166,7 +166,7 @@ def _matrix(column: dict[str, Any], name: str, sizes: np.ndarray, width: int) ->
         raise BadData(f"The column {name!r} has empty entries.")
     values = flat.to_numpy(zero_copy_only=False)
     if len(values) == len(sizes) * width:
-        whole = values.reshape(-1, width)
+        whole = values.reshape(len(sizes), width)
     else:
         whole = np.zeros((len(sizes), width), values.dtype)
         whole[(np.arange(width) < sizes[:, None]) & present[:, None]] = values

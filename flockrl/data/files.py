@@ -24,7 +24,7 @@ from flockrl.data.decoding import check_columns
 from flockrl.data.experience import Experience
 from flockrl.data.reading import read_batches, read_schema
 from flockrl.data.schema import BadData, decode, read_about, read_spec
-from flockrl.data.size import decoded_size
+from flockrl.data.size import decoded_size, step_size
 from flockrl.data.text import first_line
 from flockrl.data.writing import COMMENT, SUFFIXES, Writer, check_suffix
 
@@ -178,8 +178,7 @@ def _whole(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBa
 
 def _fitting(batch: pa.RecordBatch, spec: EnvSpec, most: int) -> Iterator[pa.RecordBatch]:
     """The same trajectories in parts, none of which needs more than `most` bytes as arrays."""
-    size = decoded_size(batch, spec)
-    if size <= most:
+    if len(batch) * step_size(batch, spec) <= most or (size := decoded_size(batch, spec)) <= most:
         yield batch
         return
     codes = batch.column("trajectory").dictionary_encode().indices.to_numpy(zero_copy_only=False)

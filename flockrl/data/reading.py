@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,7 @@ def read_batches(path: Path, expected: pa.Schema, most: int) -> Iterator[pa.Reco
         yield from _csv(path, expected, most)
         return
     check_schema(read_schema(path), expected)
-    for batch in _parquet(path, most) if path.suffix == ".parquet" else arrow_batches(path, most):
-        batch.validate(full=True)
-        yield batch
+    yield from _parquet(path, most) if path.suffix == ".parquet" else arrow_batches(path, most)
 
 
 def arrow_batches(path: Path, most: int) -> Iterator[pa.RecordBatch]:
@@ -59,7 +57,9 @@ def arrow_batches(path: Path, most: int) -> Iterator[pa.RecordBatch]:
             size = frame.unpacked()
             if size > most:
                 raise too_large(size, most, "A record batch")
-            yield pa.ipc.read_record_batch(frame.data, schema)
+            batch = pa.ipc.read_record_batch(frame.data, schema)
+            batch.validate(full=True)
+            yield batch
 
 
 def _frames(source: pa.NativeFile, path: Path, most: int) -> Iterator[Frame]:
@@ -73,7 +73,11 @@ def _frames(source: pa.NativeFile, path: Path, most: int) -> Iterator[Frame]:
         stop -= 10 + footer
         if end != MAGIC or footer < 0 or stop < 8:
             raise BadData("The Arrow file is cut short.")
-        source.seek(8)
+        start = 8
+        source.seek(start)
+        while start < min(64, stop) and not any(source.read(8)):  # some writers leave more room before the stream
+            start += 8
+        source.seek(start)
     return frames(source, stop, most)
 
 
@@ -81,11 +85,16 @@ def _parquet(path: Path, most: int) -> Iterator[pa.RecordBatch]:
     with path.open("rb") as raw, pq.ParquetFile(path, pre_buffer=False) as file:
         if pages.OLD.match(file.metadata.created_by or ""):
             raise BadData("The Parquet file was written by a version of parquet-mr that is too old.")
-        for i in range(file.num_row_groups):
-            size = pages.needed(file.metadata.row_group(i), raw, most)
-            if size > most:
-                raise too_large(size, most, "A row group of the Parquet file")
-            yield from file.iter_batches(ROWS, row_groups=[i])
+        together: list[int] = []
+        count = size = 0
+        for i, (rows, columns) in enumerate(pages.row_groups(raw)):
+            needed = pages.needed(raw, rows, columns, most)
+            if together and (count + rows > ROWS or size + needed > most):
+                yield from file.iter_batches(ROWS, row_groups=together)
+                together, count, size = [], 0, 0
+            together.append(i)
+            count, size = count + rows, size + needed
+        yield from file.iter_batches(ROWS, row_groups=together)
 
 
 def _csv(path: Path, expected: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
@@ -107,11 +116,12 @@ def _csv(path: Path, expected: pa.Schema, most: int) -> Iterator[pa.RecordBatch]
 def _parse(rows: list[list[str]], schema: pa.Schema, path: Path, first: int) -> pa.RecordBatch:
     """Cells as a record batch. first: the line of the first row."""
     arrays = []
-    for i, field in enumerate(schema):
+    for field, cells in zip(schema, zip(*rows, strict=True), strict=True):
+        value = _converter(field.type)
         try:
-            arrays.append(pa.array([_value(row[i], field.type) for row in rows], field.type))
+            arrays.append(pa.array([value(cell) for cell in cells], field.type))
         except WRONG as error:
-            place = next((at for at, row in enumerate(rows) if not _fits(row[i], field)), 0)
+            place = next((at for at, cell in enumerate(cells) if not _fits(cell, field)), 0)
             reason = str(error).split("\n")[0].rstrip(".")[:200]
             raise BadData(
                 f"{path}, line {first + place}: the column {field.name!r} cannot be read: {reason}."
@@ -124,23 +134,28 @@ WRONG = (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException
 
 def _fits(cell: str, field: pa.Field) -> bool:
     try:
-        pa.array([_value(cell, field.type)], field.type)
+        pa.array([_converter(field.type)(cell)], field.type)
     except WRONG:
         return False
     return True
 
 
-def _value(cell: str, kind: pa.DataType) -> Any:
+def _converter(kind: pa.DataType) -> Callable[[str], Any]:
+    """From a cell to its value. An empty cell is a null, except where it is text."""
     if pa.types.is_string(kind):
-        return cell
-    if cell == "":
-        return None
+        return str
     if pa.types.is_map(kind):
-        return list(read_json(cell).items())
+        return lambda cell: list(read_json(cell).items()) if cell else None
     if pa.types.is_list(kind):
-        return read_json(cell)
+        return lambda cell: read_json(cell) if cell else None
     if pa.types.is_boolean(kind):
-        if cell.lower() not in ("true", "false"):
-            raise ValueError(f"{cell[:40]!r} is neither true nor false")
-        return cell.lower() == "true"
-    return float(cell) if pa.types.is_floating(kind) else int(cell)
+        return _flag
+    number = float if pa.types.is_floating(kind) else int
+    return lambda cell: number(cell) if cell else None
+
+
+def _flag(cell: str) -> bool | None:
+    text = cell.lower()
+    if text not in ("true", "false", ""):
+        raise ValueError(f"{cell[:40]!r} is neither true nor false")
+    return text == "true" if text else None

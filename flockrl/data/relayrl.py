@@ -31,6 +31,9 @@ MOST_ACTIONS = 65_536
 PER_STEP = 1000
 """Bytes of memory that a step takes besides its numbers."""
 WRONG = (ValueError, KeyError, TypeError, OverflowError, AttributeError, pa.ArrowException)
+VECTORS = tuple(f"{x}_{kind}" for x in ("obs", "act", "mask") for kind in ("dtype", "f32", "f64", "binary"))
+USED = ("reward", "done", "timestamp", "aux_data", *VECTORS)
+"""The columns that are read."""
 Row = dict[str, Any]
 
 
@@ -63,8 +66,8 @@ def spec(path: Path, most: int) -> EnvSpec:
             raise _bad(step.where, "observations, actions or masks change their size")
         sizes, longest, whole = mine, max(longest, length), whole and step.whole
         highest = max(highest, int(step.act.max(initial=0)))
-    if sizes[0] < 0:
-        raise _bad(path, "it has no rows")
+    if sizes[0] < 1 or sizes[1] < 1:
+        raise _bad(path, "it has no rows with observations and actions")
     observation, width, options = sizes
     discrete = width == 1 and (options > 0 or whole)
     if discrete and not options and highest >= MOST_ACTIONS:
@@ -130,8 +133,7 @@ def _steps(path: Path, most: int) -> Iterator[Step]:
         return
     before = 0
     for batch in arrow_batches(path, most):
-        batch.validate(full=True)
-        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns = {name: batch.column(name) for name in USED if name in batch.schema.names}
         for i in range(len(batch)):
             row = {name: column[i] for name, column in columns.items()}
             yield _step(f"{path}, row {before + i + 1}", row, _from_scalar, i == 0)
@@ -141,7 +143,7 @@ def _steps(path: Path, most: int) -> Iterator[Step]:
 def _step(where: str, row: Row, value: Any, starts: bool) -> Step:
     """value: from a cell of the row and its column's name to numbers, text, or None."""
     try:
-        get = {name: value(cell, name) for name, cell in row.items()}
+        get = {name: value(row[name], name) for name in USED if name in row}
         obs, act, mask = (_numbers(get, name) for name in ("obs", "act", "mask"))
         aux = read_json(get.get("aux_data") or "{}")
         logp = _first(aux.get("logp_a")) if isinstance(aux, dict) else None

@@ -21,7 +21,10 @@ GROWTH = 64
 def first_line(path: Path) -> str:
     """The first line of a file, cut where it is too long for a schema."""
     with path.open(encoding="utf-8", newline="") as file:
-        return file.readline(LONGEST + len(COMMENT) + 1)
+        try:
+            return file.readline(LONGEST + len(COMMENT) + 1)
+        except UnicodeDecodeError as error:
+            raise BadData("It is not UTF-8 text.") from error
 
 
 def csv_schema(path: Path) -> pa.Schema:

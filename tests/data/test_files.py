@@ -2,13 +2,15 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from made import REAL, SPREAD, UNLIKE, make_experience, same
 from relayrl_made import relayrl_arrow, relayrl_csv
 
 from flockrl.commands.main import main
 from flockrl.core.errors import UsageError
-from flockrl.data import files, reading
+from flockrl.data import files, pages, reading
 from flockrl.data.experience import join
 from flockrl.data.files import Files, Writer
 from flockrl.data.schema import BadData, encode, make_schema
@@ -41,6 +43,39 @@ def test_a_stream_that_is_still_written_is_read(tmp_path):
         for part in parts:
             file.write(encode(part, SPREAD).serialize())
     assert same(join(parts), join(list(Files([tmp_path])))) == ""
+
+
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "gzip", "brotli", "none"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_parquet_files_of_others_are_read(tmp_path, codec, version):
+    data = make_experience(UNLIKE, [4, 1, 9])
+    table = pa.Table.from_batches([encode(data, UNLIKE, make_schema(UNLIKE))])
+    pq.write_table(table, tmp_path / "x.parquet", compression=codec, data_page_version=version, row_group_size=20)
+    assert same(data, join(list(Files([tmp_path / "x.parquet"])))) == ""
+
+
+def test_what_is_read_of_a_parquet_footer_is_what_arrow_reads(tmp_path):
+    path = _write(tmp_path / "x.parquet", UNLIKE, *(make_experience(UNLIKE, [4, 1, 9], seed=i) for i in range(3)))
+    metadata = pq.ParquetFile(path).metadata
+    with path.open("rb") as file:
+        groups = list(pages.row_groups(file))
+    assert len(groups) == metadata.num_row_groups == 3
+    for i, (rows, columns) in enumerate(groups):
+        group = metadata.row_group(i)
+        theirs = [group.column(j) for j in range(group.num_columns)]
+        assert rows == group.num_rows
+        assert [column.size for column in columns] == [column.total_compressed_size for column in theirs]
+        assert [column.start for column in columns] == [
+            column.dictionary_page_offset or column.data_page_offset for column in theirs
+        ]
+
+
+def test_arrow_files_may_leave_room_before_their_stream(tmp_path):
+    """As those that Rust's Arrow writes."""
+    path = relayrl_arrow(tmp_path / "relay.arrow")
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + bytes(56) + content[8:])
+    assert sum(piece.steps for piece in Files([path])) == 5
 
 
 def test_a_file_appears_when_it_is_complete_and_replaces_nothing(tmp_path):

@@ -103,6 +103,17 @@ def test_a_footer_that_lies_does_not_help(tmp_path):
         list(Files([path], 64 * MB))
 
 
+def test_damaged_statistics_do_not_end_the_process(tmp_path):
+    """pyarrow aborts where it is asked about a column with a histogram of the wrong length."""
+    path = write_parquet(tmp_path / "x.parquet", rows(3))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\x29\x26", len(data) - 8 - int.from_bytes(data[-8:-4], "little"))
+    data[at + 1] = 0x16  # a list of one number instead of two, the first of which goes on in the second
+    data[at + 2] |= 0x80
+    path.write_bytes(data)
+    assert "histogram" in said(path)[0]
+
+
 def test_long_trajectories_and_many_agents_are_counted(tmp_path):
     with Writer(tmp_path / "x.arrow", SPREAD) as writer:
         writer.add(make_experience(SPREAD, [60_000], rich=False))
