@@ -17,6 +17,7 @@ from flockrl.core.errors import UsageError
 from flockrl.data.experience import join
 from flockrl.data.schema import decode, make_schema
 from flockrl.relay.actor import Actor
+from flockrl.relay.episode import Form
 from flockrl.relay.log import Log
 from flockrl.relay.outbox import QueueFull
 from flockrl.training.pack import Packer
@@ -83,6 +84,12 @@ def test_a_team_of_one_may_pass_its_vector_alone(tmp_path):
 def test_wrong_observations_are_told_at_once(model_dir, obs, says):
     with pytest.raises(UsageError, match=says):
         Actor(model_dir).request_action(obs)
+
+
+@pytest.mark.parametrize("reward", [1e300, -1e300, np.nan, {"dog": 1e300}, [0.0, np.inf]])
+def test_rewards_that_no_float32_holds_are_told_at_once(reward):
+    with pytest.raises(UsageError, match="not finite"):
+        Form(SPEC).reward(reward)
 
 
 def test_a_mask_must_leave_something_to_do(model_dir):

@@ -147,6 +147,14 @@ def test_foreign_schemas_are_refused():
     assert refused(pack(lying))
 
 
+def test_holes_in_a_trajectory_are_refused():
+    rows = batch(["a"])  # three steps of two agents
+    for without, says in ((slice(2, 4), "from step 0 to step 2"), (slice(3, 4), "no row in the next step")):
+        keep = np.ones(len(rows), bool)
+        keep[without] = False
+        assert says in refused(pack(rows.filter(pa.array(keep))))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 def test_numbers_that_poison_are_refused(value):
     rows = batch(["a", "b"])
