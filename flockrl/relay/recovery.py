@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from flockrl.core.errors import UsageError
+from flockrl.data.frames import BATCH, CONTINUES, SCHEMA, Frame, frames
 from flockrl.data.schema import BadData
 from flockrl.relay.files import place_file
 from flockrl.relay.ids import digest
 from flockrl.relay.segment import HEAD_SIZE, Entry, Head, entries, read_head
-from flockrl.relay.wire import BATCH, CONTINUES, SCHEMA, Frame, frames
 
 logger = logging.getLogger("flockrl.relay")
 ASIDE = 64 << 20
@@ -140,7 +140,7 @@ def _schema_size(file: Path, data: memoryview, own: bytes, schema: pa.Schema, he
         size, intact = head.size, zlib.crc32(data[: head.size]) == head.check
     else:
         frame = _frame(data)
-        size = frame.stop if frame is not None and frame.kind == SCHEMA else len(own)
+        size = frame.data.size if frame is not None and frame.kind == SCHEMA else len(own)
         intact = False
     ours = head is not None and head.check == zlib.crc32(own)
     try:
@@ -216,7 +216,7 @@ def _read(data: memoryview, at: int, end: int, schema: pa.Schema) -> Entry | Non
     frame = _frame(data[at:end])
     if frame is None or frame.kind != BATCH or frame.compressed:
         return None
-    message = data[at : at + frame.stop]
+    message = data[at : at + frame.data.size]
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
         batch.validate(full=True)
@@ -225,12 +225,12 @@ def _read(data: memoryview, at: int, end: int, schema: pa.Schema) -> Entry | Non
         return None
     if not len(names) or names.null_count:
         return None
-    return Entry(at + frame.stop, zlib.crc32(message), len(batch), digest(names.to_pylist()))
+    return Entry(at + frame.data.size, zlib.crc32(message), len(batch), digest(names.to_pylist()))
 
 
 def _frame(data: memoryview) -> Frame | None:
     try:
-        return next(frames(data), None)
+        return next(frames(pa.BufferReader(pa.py_buffer(data)), len(data), len(data)), None)
     except BadData:
         return None
 

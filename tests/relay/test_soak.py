@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from test_faults import Troupe
 
+from flockrl.data.frames import BATCH, frames
 from flockrl.data.schema import BadData, make_schema
 from flockrl.relay.log import Log
 from flockrl.relay.segment import Damaged
-from flockrl.relay.wire import BATCH, frames
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 PLAYERS = ("north", "south", "east", "west")
@@ -71,20 +71,22 @@ def flip(log, rng):
         return set()
     file = rng.choice(files)
     data = file.read_bytes()
-    found = []
+    found, stop = [], 0
     with contextlib.suppress(BadData):  # the end is being written, or an earlier flip hit a length
-        found.extend(frames(data))
-    found = [frame for frame in found if frame.kind == BATCH][:-20]
-    if not found:
+        for frame in frames(pa.BufferReader(data), len(data), len(data)):
+            start, stop = stop, stop + frame.data.size
+            if frame.kind == BATCH:
+                found.append((start, stop))
+    if len(found) <= 20:
         return set()
-    frame = rng.choice(found)
+    start, stop = rng.choice(found[:-20])
     schema = pa.ipc.open_stream(data).schema
     try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(data[frame.start : frame.stop]), schema)
+        rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:stop]), schema)
         ids = set(rows.column("trajectory").unique().to_pylist())
     except Exception:  # flipped before
         return set()
-    at = rng.randrange(frame.start, frame.stop)
+    at = rng.randrange(start, stop)
     with open(file, "r+b") as opened:
         opened.seek(at)
         byte = opened.read(1)[0]
