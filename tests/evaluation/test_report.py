@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from flockrl.commands.main import main
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import Notice, UsageError
 from flockrl.evidence import statistics, svg
 from flockrl.evidence.records import collect, tidy, write_parquet
 from flockrl.evidence.report import write_report
@@ -209,7 +209,10 @@ def test_what_cannot_be_reported(tmp_path, capsys):
     with pytest.raises(UsageError, match="No finished run"):
         collect([tmp_path / "b"])
     (tmp_path / "a" / "metrics.jsonl").write_text("{")
-    with pytest.raises(UsageError, match="not a readable run"):
+    with pytest.warns(Notice), pytest.raises(UsageError, match="has no evaluation"):
+        collect([tmp_path / "a"])
+    (tmp_path / "a" / "result.json").write_text("{}")
+    with pytest.warns(Notice), pytest.raises(UsageError, match="not a readable run"):
         collect([tmp_path / "a"])
     (tmp_path / "empty").mkdir()
     for words, sentence in (
