@@ -95,7 +95,7 @@ def cell_row(record: Record) -> dict[str, Any]:
         "agents": len(record.evals[-1]["eval_return_per_agent"]),
         "steps": record.result["steps"],
         "final_return": record.final,
-        "best_return": record.result["best_eval_return"],
+        "best_return": record.result.get("best_eval_return"),
         "converged_at": record.converged_at,
         "stability": record.stability,
         "steps_per_second": record.result["steps_per_second"],

@@ -21,8 +21,8 @@ TEAM = (
 )  # fmt: skip
 """Team metrics by the names under which evaluations log them, in the order of the tables' columns."""
 
-FIGURES = ("steps", "seconds", "steps_per_second", "best_eval_return")
-"""Numbers that the result of every run with evaluations has."""
+FIGURES = ("steps", "seconds", "steps_per_second")
+"""Numbers that the result of every run has."""
 
 
 @dataclass(frozen=True)

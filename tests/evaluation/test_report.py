@@ -203,6 +203,9 @@ def test_what_cannot_be_reported(tmp_path, capsys):
     write_run(tmp_path / "b", "mappo", "mpe/simple", 0, [0, 1])
     with pytest.raises(UsageError, match="the same experiment"):
         collect([tmp_path / "a", tmp_path / "b"])
+    result = json.loads((tmp_path / "b" / "result.json").read_text())
+    (tmp_path / "b" / "result.json").write_text(json.dumps({**result, "best_eval_return": None}))
+    assert len(collect([tmp_path / "b"])[0]) == 1  # as where agents oppose each other
     (tmp_path / "b" / "result.json").unlink()
     records, unfinished = collect([tmp_path])
     assert (len(records), unfinished) == (1, [tmp_path / "b"])
