@@ -27,7 +27,7 @@ from flockrl.relay.segment import Damaged
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 PLAYERS = ("north", "south", "east", "west")
 MINUTES = float(os.environ.get("FLOCKRL_SOAK_MINUTES", "2"))
-DISK = 512 << 20
+DISK = 1536 << 20
 
 
 @pytest.fixture
