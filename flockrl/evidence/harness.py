@@ -15,10 +15,9 @@ from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, METRICS, RESULT, read_json, write_json
 from flockrl.envs.host.workers import own_cores
 from flockrl.evidence.cell import CELL
-from flockrl.evidence.records import Record, collect, tidy, write_csv, write_parquet
+from flockrl.evidence.records import CELLS, SUITE, Record, collect, tidy, write_csv, write_parquet
 from flockrl.evidence.suite import Cell, Suite
 
-CELLS, SUITE = "cells", "suite.json"
 POLL = 0.1
 
 
@@ -124,7 +123,10 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         (out / CELLS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"Cannot create {out}: {error.strerror}.") from error
-    about = {"name": suite.name, "question": suite.question, "cells": [work.cell.folder for work in works]}
+    about = {
+        "name": suite.name, "question": suite.question, "cells": [work.cell.folder for work in works],
+        "labels": {work.cell.folder: work.cell.label for work in works if work.cell.label},
+    }  # fmt: skip
     write_json(out / SUITE, about)
 
 

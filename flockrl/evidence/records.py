@@ -21,13 +21,16 @@ TEAM = (
 )  # fmt: skip
 """Team metrics by the names under which evaluations log them, in the order of the tables' columns."""
 
+CELLS, SUITE = "cells", "suite.json"
+"""Where a benchmark has its runs, and what it says about them."""
 FIGURES = ("steps", "seconds", "steps_per_second")
 """Numbers that the result of every run has."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. `label` is its algorithm, with the settings that differ among runs of that algorithm."""
+    """A finished run. `label` is what its suite calls it, or its algorithm with the settings that differ among runs of
+    that algorithm."""
 
     path: Path
     label: str
@@ -111,17 +114,31 @@ def _read(path: Path) -> Record:
         raise UsageError(f"{path} is not a readable run: {RESULT} must have the numbers {', '.join(FIGURES)}.")
     if not evals:
         raise UsageError(f"{path} has no evaluation in its metrics.")
-    return Record(path, name, name, env, seed, {**plain, **own}, versions, evals, result)
+    return Record(path, _title(path) or name, name, env, seed, {**plain, **own}, versions, evals, result)
+
+
+def _title(path: Path) -> str:
+    """What the suite of a benchmark calls one of its runs; empty where it has no name for it."""
+    parts = path.resolve().parts
+    file = Path(*parts[:-3], SUITE)
+    if len(parts) < 4 or parts[-3] != CELLS or not file.is_file():
+        return ""
+    labels = read_json(file).get("labels")
+    label = labels.get("/".join(parts[-2:])) if isinstance(labels, dict) else None
+    return label if isinstance(label, str) else ""
 
 
 def _named(records: list[Record]) -> list[Record]:
-    """Add to each label the settings in which records of one algorithm on one environment differ."""
-    names = {record.algorithm for record in records}
-    keys = {name: _differing([r for r in records if r.algorithm == name]) for name in names}
+    """Add to each label the settings in which records of one algorithm on one environment differ. A label that a suite
+    gave stays."""
+    plain = [record for record in records if record.label == record.algorithm]
+    names = {record.algorithm for record in plain}
+    keys = {name: _differing([r for r in plain if r.algorithm == name]) for name in names}
     named, seen = [], dict[tuple[str, str, int], Path]()
     for record in records:
-        marks = ", ".join(f"{key}={_short(record.settings.get(key))}" for key in keys[record.algorithm])
-        label = f"{record.algorithm} ({marks})" if marks else record.algorithm
+        differ = keys[record.algorithm] if record in plain else []
+        marks = ", ".join(f"{key}={_short(record.settings.get(key))}" for key in differ)
+        label = f"{record.algorithm} ({marks})" if marks else record.label
         twin = seen.setdefault((label, record.env, record.seed), record.path)
         if twin != record.path:
             raise UsageError(

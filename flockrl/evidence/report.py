@@ -80,7 +80,7 @@ def _count(things: Sequence[str] | dict[str, int], name: str) -> str:
 
 def _question(runs: Sequence[str | Path]) -> str:
     """The question of a benchmark, when the report is about one."""
-    from flockrl.evidence.harness import SUITE
+    from flockrl.evidence.records import SUITE
 
     for run in runs:
         for folder in (Path(run), Path(run).parent):

@@ -19,16 +19,27 @@ from flockrl.envs.registry import make
 from flockrl.training.config import RunConfig, TrainOptions
 
 SHIPPED = Path(__file__).parent / "suites"
-PART_KEYS = ("algorithms", "environments", "seeds", "first_seed", "settings", "per_algorithm", "per_environment")
+PART_KEYS = (
+    "name",
+    "algorithms",
+    "environments",
+    "seeds",
+    "first_seed",
+    "settings",
+    "per_algorithm",
+    "per_environment",
+)
 SUITE_KEYS = ("question", *PART_KEYS, "part")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a benchmark: its config, and its directory below the benchmark's."""
+    """One run of a benchmark: its config, its directory below the benchmark's, and what tables call it if not by its
+    algorithm."""
 
     run: RunConfig
     folder: str
+    label: str = ""
 
     @property
     def algorithm(self) -> str:
@@ -80,6 +91,8 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file
     parts = content.get("part", [])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UsageError(f"Suite {name}: write parts as [[part]].")
+    if "name" in content:
+        raise UsageError(f"Suite {name}: a name belongs to a [[part]].")
     shared = {key: value for key, value in content.items() if key in PART_KEYS}
     cells: dict[str, Cell] = {}
     for part in parts or [{}]:
@@ -87,7 +100,9 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file
         merged = {**shared, **part, "settings": {**_table(shared, "settings"), **_table(part, "settings")}}
         for cell in _cells(name, merged, changes, file):
             if cells.setdefault(cell.folder, cell) != cell:
-                raise UsageError(f"Suite {name}: two parts ask for {cell.folder} with unlike settings.")
+                raise UsageError(
+                    f"Suite {name}: two parts ask for {cell.folder} with unlike settings: give each part a name."
+                )
     return Suite(name, str(content.get("question", "")), tuple(cells.values()))
 
 
@@ -97,8 +112,12 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
     for key, value, least in (("seeds", count, 1), ("first_seed", first, 0)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"Suite {suite}: {key} must be a whole number of at least {least}, not {value!r}.")
+    title = part.get("name", "")
+    if not isinstance(title, str) or (title and not _slug(title)):
+        raise UsageError(f"Suite {suite}: the name of a part must be words, not {title!r}.")
     cells = []
     for algorithm in algorithms:
+        label = title if len(algorithms) == 1 else f"{algorithm} {title}" if title else ""
         for env in envs:
             settings = {
                 **_table(part, "settings"),
@@ -112,8 +131,8 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
             make_algorithm(algorithm, make(env).spec, run.config, envs=run.options.envs, updates=1)
             for seed in range(first, first + count):
                 options = dataclasses.replace(run.options, seed=seed)
-                folder = f"{algorithm}-{_slug(env)}/seed_{seed}"
-                cells.append(Cell(dataclasses.replace(run, options=options), folder))
+                folder = f"{_slug(label or algorithm)}-{_slug(env)}/seed_{seed}"
+                cells.append(Cell(dataclasses.replace(run, options=options), folder, label))
     return cells
 
 
