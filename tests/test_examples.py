@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"]}
+SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"], "own_loop": ["--steps", "600"]}
 
 
 SLOW = {"predators", "factorise", "train_and_act"}

@@ -19,8 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from flockrl.core.errors import UsageError
+from flockrl.data.episode import Steps
+from flockrl.data.form import Form
 from flockrl.relay.client import Client
-from flockrl.relay.episode import Episode, Form
 from flockrl.relay.models import first_model
 from flockrl.relay.outbox import Outbox, QueueFull
 
@@ -68,7 +69,7 @@ class Actor:
         self.spec, self._env, self._explore = self._model.spec, env or self._model.spec.name, explore
         self._rng, self._form = np.random.default_rng(seed), Form(self.spec)
         self._name, self._number, self._pieces = uuid.uuid4().hex[:16], 0, 0
-        self._episode, self._memory = Episode(self.spec), self._model.memory()
+        self._steps, self._memory = Steps(self.spec), self._model.memory()
         self._playing = False
         self._unrecorded, self._when_full, self._warned = 0, when_full, 0.0
         self._outbox: Outbox | None = None
@@ -105,13 +106,13 @@ class Actor:
         whole = form.state(state)
         if self._playing:
             self._earn(0.0 if reward is None else reward)
-            if len(self._episode) >= self.spec.max_steps:
+            if len(self._steps) >= self.spec.max_steps:
                 self._record("open", (seen, there), legal, whole)
         else:
             self._begin()
         action, raw, logp, self._memory = self._model.act(seen, legal, self._memory, self._rng, self._explore)
         if outbox is not None:
-            self._episode.add(seen, there, legal, whole, raw, logp)
+            self._steps.add(seen, there, legal, whole, raw, logp)
         return form.answer(action, obs)
 
     def flag_last_action(
@@ -151,19 +152,19 @@ class Actor:
         if newer is not None:
             self._model = newer
         self._memory, self._playing = self._model.memory(), True
-        self._episode, self._pieces = Episode(self.spec), 0
+        self._steps, self._pieces = Steps(self.spec), 0
         self._number += 1
 
     def _earn(self, reward: Any) -> None:
         if self._outbox is not None:
-            self._episode.earn(self._form.reward(reward))
+            self._steps.earn(self._form.reward(reward))
 
     def _record(self, end: str, obs: Any, mask: Any, state: Any) -> None:
-        if self._outbox is None or not len(self._episode):
+        if self._outbox is None or not len(self._steps):
             return
         name = f"{self._name}-{self._number}" + (f"-{self._pieces}" if self._pieces or end == "open" else "")
         self._pieces += 1
-        data = self._episode.finish(name, self._env, self._number, self._model.version, end, obs, mask, state)
+        data = self._steps.finish(name, self._env, self._number, self._model.version, end, obs, mask, state)
         try:
             self._outbox.add(data, self._model.identity)
         except QueueFull as error:

@@ -1,14 +1,15 @@
 """A trainer for people who own their loop: trajectories in, better policies out.
 
 trainer = flockrl.Trainer.mappo(obs_dim=18, act_dim=5, agents=3, save_path="runs/mine")
-trained = trainer.receive_trajectory(trajectory)
-policy = trainer.acquire_model()
+episode = trainer.episode()
+actions = episode.act(observations)
+episode.reward(earned)
+trained = trainer.receive_trajectory(episode.end())
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,20 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from flockrl.algos.assembly import code_of, config_to_json, facts, make_algorithm
 from flockrl.algos.presets import algorithms
 from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import NotFinite, UsageError
-from flockrl.core.rundir import METRICS, read_json, write_json
+from flockrl.core.rundir import read_json, write_json
 from flockrl.core.spec import EnvSpec, spec_to_json
 from flockrl.core.types import Array
+from flockrl.data.episode import Episode
 from flockrl.data.experience import Experience
 from flockrl.policies.policy import Policy
+from flockrl.training.acting import Acting
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import versions
+from flockrl.training.epoch import Epoch, log_line
 from flockrl.training.growth import add_agent, grown, larger
 from flockrl.training.pack import make_packer
 from flockrl.training.players import frozen_params
@@ -104,7 +107,7 @@ class Trainer(metaclass=_Named):
         self.note: dict[str, Any] = {}
         """What was given to `save` last."""
         self._lag, self._lock, self._saves = max_version_lag, threading.RLock(), 0
-        self._epoch: dict[str, Any] = _blank_epoch()
+        self._epoch, self._played = Epoch(), 0
         self._build(spec)
         state = jax.jit(self._learner.init)(jax.random.fold_in(jax.random.key(seed), 0))
         others = frozen_params(self.config) if isinstance(hyperparams or {}, Mapping) else {}  # else it is loaded
@@ -119,6 +122,7 @@ class Trainer(metaclass=_Named):
         self._learner = make_algorithm(self.algorithm, spec, self.config, envs=self.envs, updates=updates)
         self._update: Any = jax.jit(self._learner.update, donate_argnums=0)
         self._params: Any = jax.jit(self._learner.params)
+        self._acting = Acting(self._learner, spec)
         self._extras = ("logp",) if self.facts.logp else ()
         if self._lag is None and self.facts.on_policy:
             self._lag = LAG
@@ -160,16 +164,27 @@ class Trainer(metaclass=_Named):
             if bad or not all_finite(self._params(self._state)):
                 what = bad[0] if bad else "a parameter"
                 raise NotFinite(f"Training went wrong at update {self.version}: {what} is not finite. Lower lr.")
-            self._epoch["metrics"].append(numbers)
+            self._epoch.metrics.append(numbers)
             return numbers
+
+    def episode(self, explore: bool = True, env: str = "") -> Episode:
+        """A new episode, played with the policy as it is now; what its `end` returns is for `receive_trajectory`.
+
+        explore: act as in training; without it actions are greedy and have no log-probabilities, which on-policy
+        learners need. env: a name for where it is played. Any number of episodes may be under way at once.
+        """
+        with self._lock:
+            self._played += 1
+            params = self._acting.params(self.version, lambda: self._params(self._state))
+            choose = self._acting.begin(params, _key(self.seed, -(2**30) - self._played), explore)
+            return Episode(self.spec, choose, self.version, env, self._played)
 
     def acquire_model(self, newer_than: int | None = None) -> Policy | None:
         """The policy as it is now, or None when it is not newer than that version."""
         with self._lock:
             if newer_than is not None and self.version <= newer_than:
                 return None
-            # A copy: the next update takes the state's memory over.
-            params = jax.tree.map(jnp.copy, self._params(self._state))
+            params = self._acting.params(self.version, lambda: self._params(self._state))
             share: Any = getattr(self.config, "share", "none")
             return Policy(
                 self._learner, params, self.spec, self.seed, name=self.algorithm, share=share, version=self.version
@@ -179,7 +194,7 @@ class Trainer(metaclass=_Named):
         """Forget what was received and not learned from yet, and the figures since the last `log_epoch`."""
         with self._lock:
             self._packer.clear()
-            self._epoch = _blank_epoch()
+            self._epoch = Epoch()
 
     def log_epoch(self) -> dict[str, Any]:
         """What happened since the last call: return (mean over agents and episodes), lengths, losses.
@@ -187,18 +202,10 @@ class Trainer(metaclass=_Named):
         With a `save_path` it becomes a line of metrics.jsonl too.
         """
         with self._lock:
-            epoch, self._epoch = self._epoch, _blank_epoch()
-            returns, metrics = epoch["returns"], epoch["metrics"]
-            row: dict[str, Any] = {"version": self.version, "step": self.stats["steps"]}
-            row["return"] = float(np.mean(returns)) if returns else None
-            row["return_per_agent"] = np.mean(returns, axis=0).tolist() if returns else None
-            row["episode_length"] = float(np.mean(epoch["lengths"])) if returns else None
-            row["episodes"] = len(returns)
-            row |= {name: float(np.mean([m[name] for m in metrics])) for name in (metrics[0] if metrics else {})}
+            epoch, self._epoch = self._epoch, Epoch()
+            row = {"version": self.version, "step": self.stats["steps"], **epoch.summary()}
             if self.save_path is not None:
-                self.save_path.mkdir(parents=True, exist_ok=True)
-                with (self.save_path / METRICS).open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                log_line(self.save_path, row)
             return row
 
     def register_agent(self, name: str | None = None, obs_dim: int | None = None, act_dim: int | None = None) -> str:
@@ -217,7 +224,7 @@ class Trainer(metaclass=_Named):
             self._state = add_agent(state, fresh, old, spec)
             if waiting is not None:
                 self._packer.add(larger(waiting, old, spec))
-            self._epoch["returns"] = [np.append(x, 0.0).astype(np.float32) for x in self._epoch["returns"]]
+            self._epoch.returns = [np.append(x, 0.0).astype(np.float32) for x in self._epoch.returns]
             return spec.agents[-1]
 
     def check(self, data: Experience) -> None:
@@ -244,8 +251,8 @@ class Trainer(metaclass=_Named):
 
     def _count(self, data: Experience) -> None:
         whole = data.whole
-        self._epoch["returns"] += list(data.returns[whole])
-        self._epoch["lengths"] += data.length[whole].tolist()
+        self._epoch.returns += list(data.returns[whole])
+        self._epoch.lengths += data.length[whole].tolist()
         self.stats["trajectories"] += data.trajectories
         self.stats["steps"] += data.steps
         self.stats["episodes"] += int(whole.sum())
@@ -274,8 +281,8 @@ class Trainer(metaclass=_Named):
                 with Writer(file, self.spec) as writer:
                     writer.add(waiting)
             meta = {
-                "version": self.version, "stats": self.stats, "note": self.note, "epoch": _plain(self._epoch),
-                "waiting": waiting is not None,
+                "version": self.version, "stats": self.stats, "note": self.note, "epoch": self._epoch.to_json(),
+                "waiting": waiting is not None, "played": self._played,
             }  # fmt: skip
             checkpoints = Checkpoints(where)
             checkpoints.save(self._saves, self._state, meta)
@@ -325,7 +332,8 @@ class Trainer(metaclass=_Named):
     def _continue(self, meta: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint says besides the learner's state."""
         self.version, self.stats, self.note = int(meta["version"]), dict(meta["stats"]), dict(meta["note"])
-        self._epoch = {**meta["epoch"], "returns": [np.array(x, np.float32) for x in meta["epoch"]["returns"]]}
+        self._epoch, self._played = Epoch.from_json(meta["epoch"]), int(meta.get("played", 0))
+        self._acting.forget()
 
     def _to_json(self) -> dict[str, Any]:
         config = config_to_json(self.config)
@@ -335,14 +343,6 @@ class Trainer(metaclass=_Named):
             "envs": self.envs, "steps": self.steps, "seed": self.seed, "max_version_lag": self._lag,
             "versions": versions(),
         }  # fmt: skip
-
-
-def _blank_epoch() -> dict[str, Any]:
-    return {"returns": [], "lengths": [], "metrics": []}
-
-
-def _plain(epoch: Mapping[str, Any]) -> dict[str, Any]:
-    return {**epoch, "returns": [x.tolist() for x in epoch["returns"]]}
 
 
 @jax.jit

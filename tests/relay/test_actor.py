@@ -15,9 +15,9 @@ from relay_kit import SMALL, SPEC, ids_in, serving
 
 from flockrl.core.errors import UsageError
 from flockrl.data.experience import join
+from flockrl.data.form import Form
 from flockrl.data.schema import decode, make_schema
 from flockrl.relay.actor import Actor
-from flockrl.relay.episode import Form
 from flockrl.relay.log import Log
 from flockrl.relay.outbox import QueueFull
 from flockrl.training.pack import Packer

@@ -1,9 +1,8 @@
-"""One team's episode while it is played, as experience once it is over. NumPy alone."""
+"""Between what an application passes and the arrays of a team. NumPy alone."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import EnvSpec
-from flockrl.data.choices import is_real, own_action, without_option
-from flockrl.data.experience import Experience, blank
+from flockrl.data.choices import is_real, options, own_action, without_option
 
 
 class Form:
@@ -47,7 +45,7 @@ class Form:
             array[i, : self.sizes[i]] = row
             there[i] = True
         if not there.any():
-            raise UsageError("There are no observations: when nobody is left, call flag_last_action.")
+            raise UsageError("There are no observations: when nobody is left, end the episode (flag_last_action).")
         return self._finite(array), there
 
     def mask(self, mask: Any) -> np.ndarray:
@@ -96,6 +94,37 @@ class Form:
             )
         return self._finite(array)
 
+    def action(self, action: Any, there: np.ndarray, legal: np.ndarray | None) -> np.ndarray:
+        """[N] or [N, W] from actions that somebody else chose: a dict, list or array, or one number for a team of one.
+
+        there: [N] who acts; legal: [N, A].
+        """
+        spec, whole = self.spec, np.zeros(self.spec.action_shape, self.spec.action_dtype)
+        single = spec.num_agents == 1 and not isinstance(action, Mapping) and np.shape(action)[:1] != (1,)
+        widths = [space.width for space in spec.actions]
+        if isinstance(action, np.ndarray) and not single:
+            action = action.tolist()  # a number where it has no axis
+        if isinstance(action, int | float) and not single:
+            raise UsageError(f"There are {spec.num_agents} agents, and only one action.")
+        rows = self._rows([action] if single else action, "actions", widths)
+        missing = [name for i, name in enumerate(spec.agents) if there[i] and i not in rows]
+        if missing:
+            raise UsageError(f"There is no action of {missing[0]}.")
+        for i, row in rows.items():
+            if not there[i]:
+                continue
+            if not np.isfinite(row).all():
+                raise UsageError(f"The action of {spec.agents[i]} has a number that is not finite.")
+            start = 0
+            for number, count in zip(row.tolist(), options(spec.actions[i]), strict=False):
+                exists = number == int(number) and 0 <= number < count
+                if not exists or (legal is not None and not legal[i, start + int(number)]):
+                    what = "not legal" if exists else "none of its actions"
+                    raise UsageError(f"The action {number:g} of {spec.agents[i]} is {what}.")
+                start += count
+            whole[i, ...] = row[0] if spec.discrete else np.pad(row, (0, spec.action_width - len(row)))
+        return whole
+
     def answer(self, action: np.ndarray, asked: Any) -> Any:
         """The team's actions [N] or [N, W] in the form in which the observations came."""
         if isinstance(asked, Mapping):
@@ -143,70 +172,3 @@ class Form:
         if array.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
             raise UsageError("The observation has a number that is not finite.")
         return array
-
-
-class Episode:
-    """Steps of the episode under way. Rewards come one step late: with the next observation, or at the end."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
-        self._steps: list[tuple[Any, ...]] = []
-        self._rewards: list[np.ndarray] = []
-        self._first = 0
-
-    def __len__(self) -> int:
-        """Steps that are not finished yet."""
-        return len(self._steps)
-
-    def earn(self, reward: np.ndarray) -> None:
-        """What the last action earned, [N]. Told again, because no action followed, the later word counts."""
-        if self._steps:
-            self._rewards[len(self._steps) - 1 :] = [reward]
-
-    def add(
-        self, obs: np.ndarray, there: np.ndarray, mask: np.ndarray | None, state: np.ndarray | None,
-        action: np.ndarray, logp: np.ndarray | None,
-    ) -> None:  # fmt: skip
-        """A step: what was seen [N, O] by whom [N], what was legal [N, A], the state [G], what was done, how likely."""
-        self._steps.append((obs, there, mask, state, action, logp, time.time_ns() // 1000))
-
-    def finish(
-        self, id: str, env: str, number: int, version: int, end: str,
-        obs: tuple[np.ndarray, np.ndarray] | None, mask: np.ndarray | None, state: np.ndarray | None,
-    ) -> Experience:  # fmt: skip
-        """What was recorded, after the last reward was told; the episode may go on from there.
-
-        end: "terminated", "truncated", or "open" when the episode goes on. obs, mask, state: what was seen afterwards.
-        """
-        spec, t = self.spec, len(self._steps)
-        seen, there, masks, states, actions, logps, times = zip(*self._steps, strict=True)
-        masked = mask is not None or any(x is not None for x in masks)
-        fields = blank(spec, t, 1, masked, spec.state_size > 0)
-        fields["id"][0], fields["env"][0], fields["episode"][0] = id, env, number
-        fields["version"][0], fields["length"][0] = version, t
-        fields["step"], fields["time"] = self._first + np.arange(t), np.array(times, np.int64)
-        alive = fields["alive"] = np.stack(there)
-        fields["obs"], fields["reward"] = np.stack(seen), np.stack(self._rewards) * alive
-        fields["action"][alive] = np.stack(actions)[alive]
-        if logps[0] is not None:
-            fields["logp"][alive] = np.stack(logps)[alive]
-        gone = np.zeros_like(alive[0]) if obs is None else ~obs[1]
-        over = {"terminated": np.ones_like(gone), "truncated": np.zeros_like(gone), "open": gone}[end]
-        after = np.concatenate([alive[1:], ~over[None]])
-        fields["terminated"] = alive & ~after  # who is not seen again died
-        fields["truncated"][-1] = alive[-1] & (end == "truncated")
-        unseen = obs is None or bool((alive[-1] & gone & ~over).any()) or bool(spec.state_size and state is None)
-        fields["blind"][-1] = unseen and bool((alive[-1] & ~over).any())
-        own, nothing = spec.own_actions, np.zeros_like(seen[0])
-        fields["next_obs"] = np.concatenate([fields["obs"][1:], (nothing if obs is None else obs[0])[None]])
-        if masked:
-            fields["avail"] = np.stack([own if x is None else x for x in masks]) & alive[..., None]
-            final = (own if mask is None else mask) & alive[-1][:, None]
-            fields["next_avail"] = np.concatenate([fields["avail"][1:], final[None]])
-        if spec.state_size:
-            fields["state"] = np.stack(states)
-            final = np.zeros(spec.state_size, np.float32) if state is None else state
-            fields["next_state"] = np.concatenate([fields["state"][1:], final[None]])
-        self._first += t
-        self._steps, self._rewards = [], []
-        return Experience(**fields)
