@@ -159,7 +159,8 @@ def recommend(words: list[str]) -> int:
     from rich.table import Table
 
     from flockrl.envs.registry import make
-    from flockrl.evidence.recommend import NO, advise, describe, hints, look
+    from flockrl.evidence.facts import describe, look
+    from flockrl.evidence.recommend import NO, advise, hints
     from flockrl.training.compilation import cache_programs
 
     cache_programs()

@@ -1,54 +1,18 @@
-"""Which algorithms fit an environment, and why: judged by its spaces, sides and size, and by a short random game."""
+"""Which algorithms fit an environment, and why, judged by the facts about it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from typing import NamedTuple
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import Preset, algorithms, make_config
 from flockrl.algos.presets import preset as preset_of
 from flockrl.core.errors import UsageError
-from flockrl.core.types import EnvSpec
-from flockrl.envs.api import Env
-from flockrl.evaluation.episodes import record
-from flockrl.evaluation.matches import random_actor
+from flockrl.evidence.facts import TABLE, Facts
 
-EPISODES, STEPS = 8, 100
-"""The random game: the number of episodes, and the most steps of each."""
 MANY = 16
 """From this number of agents on, the input of a central critic is wide, and independent learners are worth trying."""
-TABLE = 64
-"""Up to this number of different observations, a table is the simplest thing that works."""
 FITS, POSSIBLE, NO = "fits", "possible", "no"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about an environment. Those that only playing shows are None where it cannot be played here."""
-
-    spec: EnvSpec
-    common: bool | None = None
-    """Whether the agents of each side always earn the same."""
-    zero_sum: bool | None = None
-    """Whether the rewards of the sides add up to 0."""
-    same_view: bool | None = None
-    """Whether all agents see the same."""
-    paid: float | None = None
-    """Share of the steps in which any agent's reward was not 0."""
-    views: int | None = None
-    """Number of different observations seen, counted up to `TABLE` + 1."""
-
-    @property
-    def agents(self) -> int:
-        return self.spec.num_agents
-
-    @property
-    def sides(self) -> int:
-        return len(set(self.spec.sides))
 
 
 class Advice(NamedTuple):
@@ -59,80 +23,11 @@ class Advice(NamedTuple):
     reason: str
 
 
-def look(env: Any) -> Facts:
-    """Play a few random episodes and collect the facts.
-
-    For an environment on the host, or one with unbounded actions, nothing is played and only the spec is known.
-    """
-    spec = env.spec
-    try:
-        actor = random_actor(spec)
-    except UsageError:
-        return Facts(spec)
-    if not isinstance(env, Env):
-        return Facts(spec)
-    episodes = record(actor, env, (), jax.random.key(0), EPISODES, True, STEPS)
-    reward = np.concatenate([episode.reward for episode in episodes])
-    obs = np.concatenate([episode.obs for episode in episodes])
-    sides = np.array(spec.sides)
-    sums = np.stack([reward[:, sides == side].sum(axis=1) for side in dict.fromkeys(spec.sides)], axis=1)
-    return Facts(
-        spec,
-        common=all(bool(np.ptp(reward[:, sides == side], axis=1).max() < 1e-6) for side in set(spec.sides)),
-        zero_sum=sums.shape[1] > 1 and bool(np.abs(sums).max() > 0 and np.abs(sums.sum(axis=1)).max() < 1e-5),
-        same_view=len(set(spec.observations)) == 1 and bool((obs == obs[:, :1]).all()),
-        paid=float((np.abs(reward).max(axis=1) > 0).mean()),
-        views=min(len(np.unique(obs.reshape(-1, spec.obs_size), axis=0)), TABLE + 1),
-    )
-
-
-def describe(facts: Facts) -> list[str]:
-    """The facts as lines of text."""
-    spec = facts.spec
-    kinds = len(set(spec.groups))
-    actions = sorted({space.size for space in spec.actions})
-    sizes = " to ".join(str(size) for size in dict.fromkeys((actions[0], actions[-1])))
-    views = sorted({space.size for space in spec.observations})
-    seen = " to ".join(str(size) for size in dict.fromkeys((views[0], views[-1])))
-    lines = [
-        f"{facts.agents} agent{'s' * (facts.agents > 1)} of {kinds} kind{'s' * (kinds > 1)} in {facts.sides} "
-        f"side{'s' * (facts.sides > 1)}{_named(facts)}, episodes of at most {spec.max_steps:,} steps",
-        f"{'discrete actions' if spec.discrete else 'continuous actions, dimensions'}: {sizes}; observations: {seen} "
-        f"numbers each; a central critic reads {spec.central_size:,}",
-    ]
-    if facts.common is None:
-        return [*lines, "rewards and observations were not examined: no random game can be played here"]
-    return [*lines, _rewards(facts), _views(facts)]
-
-
-def _named(facts: Facts) -> str:
-    """The names of the sides, where agents oppose each other."""
-    return f" ({', '.join(facts.spec.parties)})" if facts.sides > 1 else ""
-
-
-def _rewards(facts: Facts) -> str:
-    if facts.agents == 1:
-        kind = "rewards of a single agent"
-    elif facts.sides > 1:
-        kind = "sides against each other" + (", zero-sum" if facts.zero_sum else "")
-    else:
-        kind = "one side with " + ("a common reward" if facts.common else "individual rewards")
-    return f"{kind}; {facts.paid:.0%} of random steps had a reward other than 0"
-
-
-def _views(facts: Facts) -> str:
-    if facts.agents == 1:
-        return "whether the agent observes everything cannot be found out by playing"
-    if facts.same_view:
-        return "all agents see the same"
-    return "agents have different observations: none of them sees everything"
-
-
 def advise(facts: Facts) -> list[Advice]:
     """Advice on every algorithm, the fitting ones first."""
     found = [_judge(name, preset, facts) for name, preset in _all().items()]
     order = (FITS, POSSIBLE, NO)
-    first = "mappo" if facts.sides == 1 and facts.same_view is False else ""
+    first = "mappo" if not facts.opponents and facts.same_view is False else ""
     return sorted(found, key=lambda advice: (order.index(advice.fit), advice.name != first))
 
 
@@ -174,7 +69,7 @@ def _ppo(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if name == "ppo":
         return FITS, "takes any action space and any reward: a good first choice"
     if not _central(preset):
-        if facts.sides > 1 or facts.common is False:
+        if facts.opponents or facts.common is False:
             return FITS, "each agent learns from its own reward with a critic of its own"
         if facts.agents >= MANY:
             return FITS, f"critics stay small with {facts.agents} agents"
@@ -184,7 +79,7 @@ def _ppo(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
             POSSIBLE,
             f"its critic reads {facts.spec.central_size:,} numbers at {facts.agents} agents: compare with ippo",
         )
-    if facts.sides > 1:
+    if facts.opponents:
         return POSSIBLE, "central critics stabilise learning against opponents that change; execution stays local"
     if facts.same_view:
         return FITS, "all agents see the same, so its critic knows little more than ippo's"
@@ -222,6 +117,8 @@ def _q(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
         return FITS, "each agent learns the value of its own actions from its own reward"
     if facts.sides > 1:
         return POSSIBLE, f"one mixer for each of {facts.sides} sides, whose opponents change while it learns"
+    if facts.opposed:
+        return NO, f"would mix the values of {_pair(facts)}, who look like opponents, into those of one team"
     if facts.common is False:
         return POSSIBLE, "learns one joint value: individual rewards are averaged and their differences lost"
     return {
@@ -251,9 +148,30 @@ def hints(facts: Facts) -> list[str]:
         )
     if facts.paid is not None and facts.paid < 0.05:
         found.append("Rewards are rare: explore longer (--entropy, --explore-part) and train for more steps.")
+    if facts.opposed:
+        found.append(_apart(facts))
     if facts.sides > 1:
         sides = ",".join(f"{name}=ALGORITHM" for name in facts.spec.parties)
         found.append(f"Each side can have a learner, a frozen policy or a script: flockrl train {sides} ENV.")
     if len(set(facts.spec.groups)) > 1:
         found.append("Agents of different kinds share no parameters by default (--share groups).")
     return found
+
+
+def _pair(facts: Facts) -> str:
+    assert facts.opposed
+    return " and ".join(facts.opposed[0])
+
+
+def _apart(facts: Facts) -> str:
+    """What to do with opponents that the environment puts on one side."""
+    parties, place = facts.spec.parties, {name: i for i, name in enumerate(facts.spec.agents)}
+    owner = {i: name for name, own in parties.items() for i in own}
+    text = f"The environment names one side, but {_pair(facts)} earn against each other. "
+    if all(owner[place[a]] != owner[place[b]] for a, b in facts.opposed or ()):
+        sides = ",".join(f"{name}=ALGORITHM" for name in parties)
+        return f"{text}Give each kind a learner of its own: flockrl train {sides} ENV."
+    return (
+        f"{text}Use learners that take each agent's own reward (ippo, iql), not mixers or team_reward; agents of one "
+        "kind that share a network play against themselves (--share none gives each its own)."
+    )

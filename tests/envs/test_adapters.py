@@ -12,6 +12,7 @@ from gymnasium import spaces
 from zoo import Listed, Mixed, Pair, Panel
 
 import flockrl
+from flockrl.core.errors import Notice
 from flockrl.core.types import Box, Discrete, MultiDiscrete
 from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
@@ -597,3 +598,13 @@ def test_importing_flockrl_imports_no_suite():
     code = f"import sys, flockrl; print([m for m in {names!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_state_that_fails_is_left_out_with_a_word():
+    class Stateless(Mixed):
+        state: ClassVar = {}  # as in PettingZoo's rps_v2, where it shadows the method
+
+    with pytest.warns(Notice, match=r"without its global state.*not callable"):
+        env = make(Stateless)
+    assert env.spec.state_size == 0
+    assert env.first.reset(0).state is None

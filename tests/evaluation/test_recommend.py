@@ -1,12 +1,17 @@
 """Advice: what is told about an environment is so, every algorithm is judged, and reasons follow from the facts."""
 
+import time
+
+import numpy as np
 import pytest
 
 from flockrl.algos.presets import PRESETS
 from flockrl.commands.main import main
-from flockrl.core.types import Box, Discrete, EnvSpec
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.envs.host.env import Host, HostEnv
 from flockrl.envs.registry import make
-from flockrl.evidence.recommend import FITS, NO, Facts, advise, describe, hints, look
+from flockrl.evidence.facts import Facts, describe, look
+from flockrl.evidence.recommend import FITS, NO, advise, hints
 
 
 def by_name(facts):
@@ -63,18 +68,73 @@ def test_continuous_actions_many_agents_one_agent():
     assert "ppo is the plain form" in one["mappo"].reason
 
 
-def test_an_environment_on_the_host_is_only_described():
-    class Host:
-        pass
+class Duel(HostEnv):
+    """Agent 0 wins or loses against agent 1 at random; the others earn what agent 0 earns."""
 
-    host = Host()
-    host.spec = spec()
-    facts = look(host)
+    def __init__(self, agents, slow=0.0):
+        self.slow = slow
+        self.spec = EnvSpec("own/duel", agents, (Box((1,)),) * len(agents), (Discrete(2),) * len(agents), 5)
+
+    def _see(self):
+        return Observation(np.full((self.spec.num_agents, 1), self.t, np.float32))
+
+    def reset(self, seed):
+        self.t, self.rng = 0, np.random.default_rng(seed)
+        return self._see()
+
+    def step(self, action, seed):
+        self.t += 1
+        time.sleep(self.slow)
+        reward = np.full(self.spec.num_agents, self.rng.choice([-1.0, 1.0]), np.float32)
+        reward[1] *= -1
+        return self._see(), reward, self.t == 5, False
+
+
+def test_opponents_on_the_host_are_noticed():
+    facts = look(Host(lambda draw: Duel(("wolf_0", "sheep_0", "wolf_1"))))
+    assert facts.sides == 1
+    assert facts.opposed == (("wolf_0", "sheep_0"), ("sheep_0", "wolf_1"))
+    assert (facts.common, facts.same_view, facts.paid, facts.views) == (False, True, 1.0, 5)
+    assert "wolf_0 and sheep_0 look like opponents" in " ".join(describe(facts))
+    found = by_name(facts)
+    assert found["qmix"].fit == found["vdn"].fit == NO
+    assert found["ippo"].fit == FITS
+    assert any("flockrl train wolf=ALGORITHM,sheep=ALGORITHM" in hint for hint in hints(facts))
+    alike = look(Host(lambda draw: Duel(("player_0", "player_1"))))
+    assert "zero-sum" in " ".join(describe(alike))
+    assert any("own reward" in hint for hint in hints(alike))
+
+
+def test_agents_of_one_mind_are_no_opponents():
+    facts = look(Host(lambda draw: Duel(("a_0", "b_0", "a_1"))))
+    assert ("a_0", "a_1") not in facts.opposed
+    assert look(make("games/climbing")).opposed == ()
+
+
+def test_a_slow_environment_is_looked_at_for_a_short_time(monkeypatch):
+    monkeypatch.setattr("flockrl.evidence.facts.SECONDS", 0.3)
+    begin = time.perf_counter()
+    facts = look(Host(lambda draw: Duel(("a", "b"), slow=0.1)))
+    assert time.perf_counter() - begin < 5
+    assert facts.paid == 1.0
+
+
+def test_an_environment_that_cannot_be_played_is_only_described():
+    class Broken(Duel):
+        def step(self, action, seed):
+            raise RuntimeError("no")
+
+    facts = look(Host(lambda draw: Broken(("a", "b", "c"))))
     assert facts.common is None
-    assert "no random game" in " ".join(describe(facts))
+    assert "could not be played" in " ".join(describe(facts))
     by_name(facts)
-    host.spec = spec(actions=Box((2,)))
-    assert look(host).common is None
+
+
+def test_a_board_game_of_pettingzoo():
+    pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    facts = look(make("pettingzoo/pettingzoo.classic.tictactoe_v3"))
+    assert facts.opposed == (("player_1", "player_2"),)
+    assert facts.zero_sum
 
 
 def test_the_command(capsys):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, notice
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.adapters.images import is_picture
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
@@ -78,6 +78,9 @@ class _Named(HostEnv):
         try:
             state = np.asarray(self.env.state(), np.float32).ravel()
         except (NotImplementedError, AttributeError):
+            return
+        except Exception as error:
+            notice(f"{self.name} is used without its global state: its state() fails with {error!r}.")
             return
         sizes = [space.size for space in self.spec.observations]
         joint = np.concatenate([seen.obs[i, :size] for i, size in enumerate(sizes)])

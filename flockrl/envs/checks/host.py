@@ -54,7 +54,7 @@ def repeats(host: Host, seed: int = 0) -> bool:
 def _leaves(host: Host, seed: int) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     rng = np.random.default_rng(seed)
-    for t, (_, seen, outcome) in enumerate(_episode(host, host.first, seed, rng)):
+    for t, (_, seen, outcome) in enumerate(episode(host, host.first, seed, rng)):
         found += [np.array(x) for x in (*seen, *outcome) if x is not None]
         if t == REPEATED:
             break
@@ -62,17 +62,18 @@ def _leaves(host: Host, seed: int) -> list[np.ndarray]:
 
 
 def _moments(host: Host, episodes: int, seed: int) -> Iterator[tuple[str, Observation, Any]]:
-    """What random episodes consist of, as `_episode` tells it, while there is time."""
+    """What random episodes consist of, as `episode` tells it, while there is time."""
     rng, deadline = np.random.default_rng(seed), time.perf_counter() + SECONDS
-    for episode in range(episodes):
-        for length, moment in enumerate(_episode(host, host.first, seed + episode, rng), 1):
+    for number in range(episodes):
+        for length, moment in enumerate(episode(host, host.first, seed + number, rng), 1):
             yield moment
             if time.perf_counter() > deadline and length > REPEATED:
                 return
 
 
-def _episode(host: Host, team: HostEnv, seed: int, rng: np.random.Generator) -> Iterator[tuple[str, Observation, Any]]:
-    """(what was called, what was seen, (reward, terminated, truncated) or ())."""
+def episode(host: Host, team: HostEnv, seed: int, rng: np.random.Generator) -> Iterator[tuple[str, Observation, Any]]:
+    """A random episode of at most `STEPS` steps, moment by moment: what was called, what was seen, and (reward,
+    terminated, truncated), or () after the reset."""
     seen = _call(host, "reset", team.reset, seed)
     yield "reset", seen, ()
     for t in range(1, STEPS + 1):

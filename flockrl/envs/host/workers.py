@@ -21,12 +21,13 @@ import signal
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import Notice, UsageError
 from flockrl.envs.host.env import Form, Host, HostEnv, Slots, discard, random_action, serve
 
 TIMEOUT = 60.0
@@ -206,6 +207,7 @@ def _work(pipe: Any, memory: Any, form: Form, count: int, packed: bytes) -> None
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the pipe
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    warnings.simplefilter("ignore", Notice)  # the trainer has said it when it built the first team
     slots, teams, build = Slots(form, count, memory), dict[int, HostEnv](), pickle.loads(packed)
     with contextlib.suppress(EOFError, OSError):
         while True:
