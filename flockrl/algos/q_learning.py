@@ -80,9 +80,8 @@ class QLearner(ReplayLearner):
             "weighted": Weighted(size, hyper, config.hidden),
             "qtran": Constraint(config.hidden),
         }[config.mixer]
-        picture = self.spec.picture
         reads = config.mixer != "sum" and not self.spec.state_size
-        return Looking(mixer, picture) if picture and reads else mixer
+        return Looking(mixer, self.spec.sight) if self.spec.sight.pictures and reads else mixer
 
     # State
 

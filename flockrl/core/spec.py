@@ -12,70 +12,19 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
+from flockrl.core.spaces import Box, Discrete, MultiDiscrete, Sight, Space
 
 ONE_SIDE = "team"
 """The name of the side of agents that all play together."""
-LONGEST_NAME, MOST_AGENTS, MOST_NUMBERS, MOST_AXES = 200, 10_000, 1 << 24, 8
-"""Limits of what a spec may say that comes from a file: characters of a name, agents, numbers of a space, its axes."""
+LONGEST_NAME, MOST_AGENTS, MOST_NUMBERS, MOST_AXES, MOST_PICTURES = 200, 10_000, 1 << 24, 8, 64
+"""Limits of what a spec may say that comes from a file: characters of a name, agents, numbers of a space, its axes, its
+pictures."""
 
 
 def stem(agent: str) -> str:
     """An agent's name without its number: adversary_2 -> adversary."""
     bare = agent.rstrip("0123456789")
     return bare[:-1] if bare != agent and bare.endswith(("_", " ")) else bare
-
-
-@dataclass(frozen=True)
-class Discrete:
-    """Actions 0 .. n-1."""
-
-    n: int
-
-    @property
-    def size(self) -> int:
-        return self.n
-
-    @property
-    def width(self) -> int:
-        return 1
-
-
-@dataclass(frozen=True)
-class MultiDiscrete:
-    """Several choices at once: the k-th is one of 0 .. choices[k] - 1."""
-
-    choices: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """How many options there are over all choices: the length of a mask, and of a policy's output."""
-        return sum(self.choices)
-
-    @property
-    def width(self) -> int:
-        return len(self.choices)
-
-
-@dataclass(frozen=True)
-class Box:
-    """Real numbers with bounds: one number for all entries, or one per entry of a vector."""
-
-    shape: tuple[int, ...]
-    low: float | tuple[float, ...] = -np.inf
-    high: float | tuple[float, ...] = np.inf
-    dtype: str = "float32"
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def width(self) -> int:
-        return self.size
-
-
-Space = Discrete | MultiDiscrete | Box
-"""A space of actions. size: its options, or its dimensions where it is continuous; width: numbers in one action."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +76,10 @@ class EnvSpec:
         return tuple(seen.setdefault(key, len(seen)) for key in keys)
 
     @property
-    def picture(self) -> tuple[int, ...]:
-        """[height, width, channels] of the agents' observations when they are pictures, else ()."""
-        shapes = {
-            space.shape if space.dtype == "uint8" and len(space.shape) == 3 else () for space in self.observations
-        }
-        return shapes.pop() if len(shapes) == 1 else ()
+    def sight(self) -> Sight:
+        """The pictures that agents see and the numbers beside them, where all agents see alike; else nothing."""
+        found = {space.sight for space in self.observations}
+        return found.pop() if len(found) == 1 else Sight()
 
     @property
     def num_agents(self) -> int:
@@ -238,7 +185,8 @@ def _space_to_json(space: Space) -> dict[str, Any]:
     if isinstance(space, MultiDiscrete):
         return {"kind": "multidiscrete", "choices": list(space.choices)}
     low, high = _bound_to_json(space.low), _bound_to_json(space.high)
-    return {"kind": "box", "shape": list(space.shape), "low": low, "high": high, "dtype": space.dtype}
+    pictures = {"pictures": [list(shape) for shape in space.pictures]} if space.pictures else {}
+    return {"kind": "box", "shape": list(space.shape), "low": low, "high": high, "dtype": space.dtype, **pictures}
 
 
 def _bound_to_json(bound: Any) -> Any:
@@ -303,7 +251,11 @@ def _box(saved: Any) -> Box:
     for what, bound in (("low", low), ("high", high)):
         if isinstance(bound, tuple) and len(bound) != math.prod(shape):
             raise UsageError(f"A space of shape {list(shape)} has {len(bound)} numbers in {what!r}.")
-    return Box(shape, low, high, dtype)
+    pictures = tuple(
+        tuple(_whole(x, "pictures", 1) for x in _list(picture, "pictures", 3))
+        for picture in _list(saved.get("pictures", []), "pictures", MOST_PICTURES)
+    )
+    return Box(shape, low, high, dtype, pictures)
 
 
 def _bound(saved: Any, what: str, missing: float) -> float | tuple[float, ...]:

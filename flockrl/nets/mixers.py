@@ -13,9 +13,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.core.spaces import Sight
 from flockrl.core.types import Array
 from flockrl.nets.network import Network
-from flockrl.nets.torsos import CNN, Dense
+from flockrl.nets.torsos import CNN, Dense, eyes, look
 
 POSITIVE = 1e-6
 """The smallest weight where weights must be positive."""
@@ -121,11 +122,12 @@ class Looking(nn.Module):
     """A mixer for agents that observe pictures, where no other state exists: it reads a CNN's features of them."""
 
     mixer: nn.Module
-    picture: tuple[int, ...]
+    sight: Sight
 
     @nn.compact
     def __call__(self, joint: Joint) -> Array | tuple[Array, Array]:
-        return self.mixer(joint._replace(state=CNN(self.picture, name="cnn")(joint.state)))
+        cnns = [CNN(shape, bytes=self.sight.bytes, name=name) for name, shape in eyes(self.sight).items()]
+        return self.mixer(joint._replace(state=look(self.sight, cnns, joint.state)))
 
 
 class Central(nn.Module):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from flockrl.core.spaces import Sight
 from flockrl.core.types import Array
 from flockrl.nets.memory import GRU
-from flockrl.nets.torsos import ACTIVATIONS, CNN, MLP, Activation, Dense, call_own_torso, load_kernel
+from flockrl.nets.torsos import ACTIVATIONS, CNN, MLP, Activation, Dense, call_own_torso, eyes, load_kernel, look
 
 
 class Network(nn.Module):
@@ -18,7 +18,7 @@ class Network(nn.Module):
 
     x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
-    With `picture`, inputs that are pictures of that shape go through a CNN first (a global state does not).
+    Where observations hold pictures (`sight`), these go through CNNs first (a global state does not).
     beside: [..., n, A] more inputs; x may then have one row for all n agents. Without memory, the torso reads both
     concatenated. With memory, `beside` is added after it, in a hidden layer of its own, so that memory depends only
     on x. With `log_std`, learned log standard deviations, the same for all inputs, follow the outputs.
@@ -34,13 +34,13 @@ class Network(nn.Module):
     memory: int = 0
     log_std: bool = False
     out_scale: float = 1.0
-    picture: tuple[int, ...] = ()
+    sight: Sight = Sight()
     kernel: str | None = None
     exchange: nn.Module | None = None
 
     def setup(self) -> None:
-        if self.picture:
-            self.cnn = CNN(self.picture)
+        for name, shape in eyes(self.sight).items():
+            setattr(self, name, CNN(shape, bytes=self.sight.bytes))
         self.torso = MLP(self.sizes, self.activation, self.ids) if self.kernel is None else load_kernel(self.kernel)()
         if self.memory:
             self.gru = GRU(self.memory)
@@ -59,8 +59,8 @@ class Network(nn.Module):
         self, x: Array, memory: Any = (), first: Array | None = None, beside: Array | None = None
     ) -> tuple[Array, Any]:
         """The features [..., n, F] before the exchange and the output, and memory after each step."""
-        if self.picture and x.shape[-1] % math.prod(self.picture) == 0:
-            x = self.cnn(x)
+        if self.sight.pictures and x.shape[-1] % self.sight.size == 0:
+            x = look(self.sight, [getattr(self, name) for name in eyes(self.sight)], x)
         if beside is not None and not self.memory:
             x = _side_by_side(x, beside)
         x = self.torso(x) if self.kernel is None else call_own_torso(self.torso, self.kernel, x, self.ids)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from flockrl.core.code import load
 from flockrl.core.errors import UsageError
+from flockrl.core.spaces import Sight
 from flockrl.core.types import Array
 
 Activation = Literal["tanh", "relu", "gelu", "silu"]
@@ -117,22 +119,43 @@ class CNN(nn.Module):
 
     A 3x3 convolution with stride 3, two with stride 2, and a dense layer. They are written as products of patches: on
     a CPU the compiler's own convolutions, above all their gradients, take six times as long. Bytes are scaled to
-    numbers between -1 and 1. The activation is smooth (SiLU): with ReLU, two thirds of the units that read bright
-    pictures were dead after a hundred steps at the learning rate that suits the other layers.
+    numbers between -1 and 1; without `bytes`, that has been done. The activation is smooth (SiLU): with ReLU, two
+    thirds of the units that read bright pictures were dead after a hundred steps at the learning rate that suits the
+    other layers.
     """
 
     shape: tuple[int, ...]
     size: int = 64
     filters: tuple[int, ...] = (16, 32, 32)
+    bytes: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        y = x.reshape(-1, *self.shape).astype(jnp.float32) / 127.5 - 1.0
+        y = x.reshape(-1, *self.shape).astype(jnp.float32)
+        if self.bytes:
+            y = y / 127.5 - 1.0
         for i, count in enumerate(self.filters):
             y = _blocks(y, 3) if i == 0 else _patches(y, 3, 2)
             y = jax.nn.silu(Dense(count, 2.0**0.5, name=f"conv_{i}")(y))
         y = jax.nn.silu(Dense(self.size, 2.0**0.5, name="dense")(y.reshape(len(y), -1)))
         return y.reshape(*x.shape[:-1], -1)
+
+
+def eyes(sight: Sight) -> dict[str, tuple[int, ...]]:
+    """The shape of each picture, by the name of its CNN's parameters."""
+    return {f"cnn_{i}" if i else "cnn": shape for i, shape in enumerate(sight.pictures)}
+
+
+def look(sight: Sight, cnns: Sequence[CNN], x: Array) -> Array:
+    """[..., k F] -> [..., k F'], for k observations in a row: the features of their pictures, then their numbers."""
+    if len(cnns) == 1 and not sight.numbers:
+        return cnns[0](x)
+    rows, parts, at = x.reshape(*x.shape[:-1], -1, sight.size), [], 0
+    for cnn, shape in zip(cnns, sight.pictures, strict=True):
+        parts.append(cnn(rows[..., at : at + math.prod(shape)]))
+        at += math.prod(shape)
+    y = jnp.concatenate([*parts, rows[..., at:].astype(jnp.float32)], axis=-1)
+    return y.reshape(*x.shape[:-1], -1)
 
 
 def _blocks(y: Array, patch: int) -> Array:

@@ -135,7 +135,7 @@ def make_network(spec: EnvSpec, config: Any, outputs: int, **options: Any) -> Ne
     """A network with the sizes that a config asks for, for a policy or for a critic."""
     size = config.memory_size if config.memory == "gru" else 0
     return Network(
-        config.hidden, outputs, config.activation, memory=size, picture=spec.picture, kernel=config.kernel, **options
+        config.hidden, outputs, config.activation, memory=size, sight=spec.sight, kernel=config.kernel, **options
     )
 
 

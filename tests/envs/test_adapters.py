@@ -16,7 +16,8 @@ from flockrl.core.errors import Notice
 from flockrl.core.types import Box, Discrete, MultiDiscrete
 from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
-from flockrl.envs.adapters.spaces import Codec, action_code, layout
+from flockrl.envs.adapters.layouts import layout
+from flockrl.envs.adapters.spaces import Codec, action_code
 from flockrl.envs.host.env import Host, random_action
 
 

@@ -14,6 +14,7 @@ from gymnasium import spaces
 import flockrl
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
+from flockrl.core.spaces import Sight
 from flockrl.core.types import Box, Discrete, EnvSpec
 from flockrl.envs import check, make
 from flockrl.envs.adapters.images import Pictures, Stack
@@ -67,7 +68,7 @@ def test_pictures_stay_bytes():
     host = make(Lamps)
     check(host)
     assert host.spec.observations[0].shape == (8, 8, 3)
-    assert host.spec.picture == (8, 8, 3)
+    assert host.spec.sight == Sight(((8, 8, 3),))
     seen = host.first.reset(0)
     assert seen.obs.dtype == np.uint8
     raw = Lamps().reset(seed=0)[0]
@@ -105,7 +106,8 @@ def test_frames_are_stacked_with_the_newest_last():
         ("stack=0", "stack must be a whole number of at least 1"),
         ("grey=1", "grey must be true or false"),
         ("resize=-1", "resize must be a whole number of at least 0"),
-        ("stack=2", "grey, resize and stack are for pictures"),
+        ("grey=true", "grey and resize are for pictures"),
+        ("stack=2", "stack is for observations that are a picture"),
     ],
 )
 def test_what_is_wrong_is_said(text, words):
@@ -114,16 +116,16 @@ def test_what_is_wrong_is_said(text, words):
 
 
 def test_the_network_scales_bytes_and_takes_several_pictures():
-    net = Network((8,), 2, picture=(8, 8, 1))
+    net = Network((8,), 2, sight=Sight(((8, 8, 1),)))
     x = np.random.default_rng(0).integers(0, 256, (5, 2, 64), np.uint8)
     params = net.init(jax.random.key(0), x)["params"]
     out, _ = net.apply({"params": params}, x)
     same, _ = net.apply({"params": params}, x.astype(np.float32))
     assert out.shape == (5, 2, 2)
     np.testing.assert_allclose(out, same, rtol=1e-6)
-    both = Network((8,), 2, picture=(8, 8, 1)).init(jax.random.key(0), x.reshape(5, 1, 128))["params"]
+    both = Network((8,), 2, sight=Sight(((8, 8, 1),))).init(jax.random.key(0), x.reshape(5, 1, 128))["params"]
     assert both["torso"]["dense_0"]["kernel"].shape[0] == 2 * params["torso"]["dense_0"]["kernel"].shape[0]
-    plain = Network((8,), 2, picture=(8, 8, 1)).init(jax.random.key(0), jnp.zeros((5, 1, 10)))["params"]
+    plain = Network((8,), 2, sight=Sight(((8, 8, 1),))).init(jax.random.key(0), jnp.zeros((5, 1, 10)))["params"]
     assert "cnn" not in plain  # a global state beside the pictures
 
 

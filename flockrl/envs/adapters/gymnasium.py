@@ -14,8 +14,9 @@ import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import EnvSpec, Observation
+from flockrl.envs.adapters.layouts import kind
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
-from flockrl.envs.adapters.spaces import Codec, kind
+from flockrl.envs.adapters.spaces import Codec
 from flockrl.envs.host.env import HostEnv, TeamStep, short_seed
 
 PACKAGES = {"lbf": "lbforaging", "rware": "rware", "gymnasium": "gymnasium"}

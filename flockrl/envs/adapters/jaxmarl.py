@@ -18,8 +18,8 @@ import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation, PyTree, Space
+from flockrl.envs.adapters.layouts import kind
 from flockrl.envs.adapters.options import load, time_limit
-from flockrl.envs.adapters.spaces import kind
 
 WORLD = "world_state"
 

@@ -1,15 +1,4 @@
-"""Gymnasium's spaces as arrays: how observations are laid out in a row, and what an action number stands for.
-
-The layout of an observation:
-
-| space | in the row |
-|---|---|
-| Box | its numbers in C order, as float32 |
-| Discrete(n, start) | n numbers, 1 at the value and 0 elsewhere |
-| MultiDiscrete | one such block after the other |
-| MultiBinary | its bits in C order |
-| Dict | its entries in the order of the space (Gymnasium sorts by key) |
-| Tuple | its entries in order |
+"""Dicts of named agents as arrays and back: observations by their layouts, and what an action number stands for.
 
 Of a Dict with the entries `observation` and `action_mask` the row holds the former, and the latter says which
 actions are legal. A MultiDiscrete or MultiBinary action of few combinations becomes one number that counts them, the
@@ -31,104 +20,12 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete, Space
 from flockrl.data.choices import choices, own_action
-from flockrl.envs.adapters.images import Pictures, Stack, is_picture
+from flockrl.envs.adapters.images import Stack
+from flockrl.envs.adapters.layouts import bound, kind, observation_parts
 from flockrl.envs.adapters.options import PLAIN, Options
 
 COMBINATIONS = 256
 """A MultiDiscrete or MultiBinary action of at most so many combinations becomes one Discrete action."""
-
-Write = Callable[[Any, np.ndarray], None]
-
-
-class Layout(NamedTuple):
-    """One observation space: bounds of each number [size], and a function that writes a value into a row [size]."""
-
-    low: np.ndarray
-    high: np.ndarray
-    write: Write
-
-    @property
-    def size(self) -> int:
-        return len(self.low)
-
-    def box(self) -> Box:
-        low, high = (_bound(x) for x in (self.low, self.high))
-        return Box((self.size,), low, high)
-
-
-def _bound(x: np.ndarray) -> float | tuple[float, ...]:
-    return float(x[0]) if (x == x[0]).all() else tuple(float(v) for v in x)
-
-
-def kind(space: Any) -> str:
-    """The name of a space's class, its own or the Gymnasium class it derives from."""
-    known = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-    return next((c.__name__ for c in type(space).__mro__ if c.__name__ in known), type(space).__name__)
-
-
-def layout(space: Any, where: str) -> Layout:
-    """How an observation space is written into a row. `where` names it in errors."""
-    word = kind(space)
-    if word == "Box":
-        return _vector(space, where)
-    if word == "Discrete":
-        return _one_hots([int(space.n)], [int(space.start)], (), where)
-    if word == "MultiDiscrete":
-        sizes = np.asarray(space.nvec)
-        starts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), sizes.shape)
-        return _one_hots(sizes.ravel().tolist(), starts.ravel().tolist(), sizes.shape, where)
-    if word == "MultiBinary":
-        return _vector(space, where, 0.0, 1.0)
-    if word == "Dict":
-        return _several([(key, layout(part, f"{where}[{key!r}]")) for key, part in space.spaces.items()])
-    if word == "Tuple":
-        return _several([(i, layout(part, f"{where}[{i}]")) for i, part in enumerate(space.spaces)])
-    raise UsageError(
-        f"{where} is a {word} space, and only Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple work."
-    )
-
-
-def _vector(space: Any, where: str, low: Any = None, high: Any = None) -> Layout:
-    shape = tuple(space.shape)
-    low = np.broadcast_to(space.low if low is None else low, shape).astype(np.float32).ravel()
-    high = np.broadcast_to(space.high if high is None else high, shape).astype(np.float32).ravel()
-
-    def write(value: Any, row: np.ndarray) -> None:
-        value = np.asarray(value)
-        if value.shape != shape:
-            raise UsageError(f"{where} has shape {list(value.shape)}, but its space says {list(shape)}.")
-        row[:] = value.ravel()
-
-    return Layout(low, high, write)
-
-
-def _one_hots(sizes: list[int], starts: list[int], shape: tuple[int, ...], where: str) -> Layout:
-    offsets = np.cumsum([0, *sizes[:-1]]) - np.array(starts)
-
-    def write(value: Any, row: np.ndarray) -> None:
-        value = np.asarray(value)
-        if value.shape != shape:
-            raise UsageError(f"{where} has shape {list(value.shape)}, but its space says {list(shape)}.")
-        row[:] = 0
-        for number, offset, start, size in zip(value.ravel(), offsets, starts, sizes, strict=True):
-            if not start <= number < start + size:
-                raise UsageError(f"{where} is {number}, but its space says {start} to {start + size - 1}.")
-            row[int(number) + offset] = 1
-
-    total = sum(sizes)
-    return Layout(np.zeros(total, np.float32), np.ones(total, np.float32), write)
-
-
-def _several(parts: Sequence[tuple[Any, Layout]]) -> Layout:
-    ends = np.cumsum([part.size for _, part in parts])
-    places = [(key, part.write, slice(end - part.size, end)) for (key, part), end in zip(parts, ends, strict=True)]
-
-    def write(value: Any, row: np.ndarray) -> None:
-        for key, write_part, place in places:
-            write_part(value[key], row[place])
-
-    low, high = (np.concatenate([getattr(part, name) for _, part in parts]) for name in ("low", "high"))
-    return Layout(low, high, write)
 
 
 class ActionCode(NamedTuple):
@@ -150,7 +47,7 @@ def action_code(space: Any, where: str) -> ActionCode:
     if word == "Box":
         shape, dtype = tuple(space.shape), space.dtype
         size = int(np.prod(shape))
-        low, high = (_bound(np.broadcast_to(np.asarray(x, np.float32), shape).ravel()) for x in (space.low, space.high))
+        low, high = (bound(np.broadcast_to(np.asarray(x, np.float32), shape).ravel()) for x in (space.low, space.high))
         return ActionCode(Box((size,), low, high), lambda a: np.asarray(a[:size], dtype).reshape(shape))
     if word in ("MultiDiscrete", "MultiBinary"):
         sizes = np.asarray(space.nvec) if word == "MultiDiscrete" else np.full(space.shape, 2)
@@ -195,7 +92,7 @@ class Codec:
         inner = {agent: _inside(seen[agent]) for agent in self.agents}
         self.masked = any(kind(seen[a]) == "Dict" and "action_mask" in seen[a].spaces for a in self.agents)
         self._inside = {a: inner[a] is not seen[a] for a in self.agents}
-        parts, self.observations, self.dtype = _parts(name, inner, options)
+        parts, self.observations, self.dtype = observation_parts(name, inner, options)
         self._frame = getattr(parts[0], "shape", None) if options.stack > 1 else None
         self._frames = options.stack
         codes = [_code(acts[a], f"{name}: agent {a!r}: its action space") for a in self.agents]
@@ -308,20 +205,6 @@ def _parts_of_mask(mask: Any) -> list[np.ndarray]:
 
 def _code(space: Any, where: str) -> ActionCode:
     return space if isinstance(space, ActionCode) else action_code(space, where)
-
-
-def _parts(name: str, spaces: Mapping[str, Any], options: Options) -> tuple[list[Any], tuple[Box, ...], str]:
-    """How each agent's observation is written, its entry in the spec, and the dtype of all."""
-    where = {agent: f"{name}: agent {agent!r}: its observation" for agent in spaces}
-    if all(is_picture(space) for space in spaces.values()):
-        pictures = [Pictures(space, options, where[agent]) for agent, space in spaces.items()]
-        if len({picture.shape for picture in pictures}) > 1:
-            raise UsageError(f"{name}: pictures of unlike sizes need a common one: set resize=N.")
-        return pictures, tuple(picture.box(options.stack) for picture in pictures), "uint8"
-    if options.grey or options.resize is not None or options.stack > 1:
-        raise UsageError(f"{name}: grey, resize and stack are for pictures, and its observations are none.")
-    parts = [layout(space, where[agent]) for agent, space in spaces.items()]
-    return parts, tuple(part.box() for part in parts), "float32"
 
 
 def _inside(space: Any) -> Any:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Iterator
@@ -28,15 +29,16 @@ SECONDS = 1.0
 
 def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
     """What is wrong, one sentence each; the first ones matter most."""
-    shown, steps, changed = None, 0, not host.spec.picture
+    size = sum(map(math.prod, host.spec.sight.pictures))
+    shown, steps, changed = None, 0, not size
     for word, seen, outcome in _moments(host, episodes, seed):
         found = [*_observation(word, host.form, seen), *_outcome(word, host.spec, outcome)]
         yield from found
         if found:
             return
         if not changed:
-            shown = np.copy(seen.obs) if shown is None else shown
-            changed = not np.array_equal(shown, seen.obs)
+            shown = np.copy(seen.obs[:, :size]) if shown is None else shown
+            changed = not np.array_equal(shown, seen.obs[:, :size])
         steps += 1
     if not changed and steps > REPEATED:
         yield (
