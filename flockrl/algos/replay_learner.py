@@ -159,6 +159,9 @@ class ReplayLearner(ABC):
 
     # What a family says
 
+    followed: tuple[str, ...] = ()
+    """Kinds of networks that have targets; by default all of them."""
+
     @abstractmethod
     def networks(self, key: Array) -> PyTree:
         """Fresh parameters: a dict from a kind of network to a tuple of them."""
@@ -192,7 +195,7 @@ class ReplayLearner(ABC):
         params = self.networks(key)
         optimiser = {name: tuple(map(self.optimiser.init, nets)) for name, nets in params.items()}
         # A copy: the targets start equal and must not share memory with what is donated.
-        targets = jax.tree.map(jnp.copy, params)
+        targets = jax.tree.map(jnp.copy, {name: params[name] for name in self.followed or params})
         learned = Learned(params, targets, optimiser, self._extra(), jnp.int32(0))
         replay = make_replay(self.spec, self.rows, self.envs, self.config.prioritized)
         return ReplayState(learned, replay, jnp.int32(0))
@@ -239,4 +242,5 @@ class ReplayLearner(ABC):
     def _follow(self, learned: Learned) -> Learned:
         """Targets move by tau towards the online networks."""
         tau = self.config.tau
-        return learned._replace(targets=jax.tree.map(lambda t, p: t + tau * (p - t), learned.targets, learned.params))
+        params = {name: learned.params[name] for name in learned.targets}
+        return learned._replace(targets=jax.tree.map(lambda t, p: t + tau * (p - t), learned.targets, params))

@@ -74,6 +74,7 @@ class SAC(OffPolicy):
     """Two critics per group, a stochastic policy, a temperature per agent."""
 
     twins = 2
+    followed = ("critic",)
 
     def __init__(self, spec: EnvSpec, config: SACConfig, envs: int, updates: int):
         super().__init__(spec, config, envs, updates)

@@ -17,11 +17,13 @@ import numpy as np
 
 from flockrl.core.actions import action_bounds
 from flockrl.core.groups import Group
-from flockrl.core.random import Source, Tape, normal, split, uniform
+from flockrl.core.random import Source, Tape, gumbel, normal, split, uniform
 from flockrl.core.types import Array, EnvSpec
 
 ILLEGAL = -1e9
 """Logit of an illegal action: its probability underflows to exactly zero, and gradients stay finite."""
+WRITTEN_OUT = 32
+"""Up to this number of actions, sums and maxima over actions are unrolled; beyond it a program would grow too large."""
 
 
 class Head(NamedTuple):
@@ -98,6 +100,10 @@ def _categorical(group: Group) -> Head:
     def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
         if isinstance(key, Tape):
             return _sample_at_once(uniform(key, out.shape[:-1], group.agents), masked(out, avail))
+        if group.action_size > WRITTEN_OUT:
+            logits = masked(out, avail)
+            action = (logits + gumbel(key, logits.shape, group.agents)).argmax(-1).astype(jnp.int32)
+            return action, pick(jax.nn.log_softmax(logits), action)
         # Comparing one uniform number per agent with cumulative weights is six times cheaper than Gumbel noise per
         # action. The number is below the last cumulative weight, so an action of weight zero is never chosen.
         rows, weight, norm = _weights(masked(out, avail).reshape(-1, group.action_size))
@@ -150,10 +156,6 @@ def _chosen(rows: list[Array], action: Array) -> Array:
     return functools.reduce(jnp.add, [jnp.where(action == i, row, 0.0) for i, row in enumerate(rows)])
 
 
-WRITTEN_OUT = 32
-"""Up to this number of actions, sums and maxima over actions are unrolled."""
-
-
 def pick(values: Array, action: Array) -> Array:
     """[...]: the entry of values [..., A] at `action` [...]."""
     if values.shape[-1] > WRITTEN_OUT:
@@ -181,6 +183,11 @@ def categorical(logits: Array, action: Array) -> tuple[Array, Array]:
 
 
 def _categorical_forward(logits: Array, action: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    if logits.shape[1] > WRITTEN_OUT:
+        log_p = jax.nn.log_softmax(logits)
+        entropy = -(jnp.exp(log_p) * log_p).sum(-1)
+        norm = jax.scipy.special.logsumexp(logits, -1)
+        return (pick(log_p, action), entropy), (logits, action, norm, entropy)
     rows, weight, norm = _weights(logits)
     mean = functools.reduce(jnp.add, [w * row for w, row in zip(weight, rows, strict=True)])
     entropy = norm - mean / functools.reduce(jnp.add, weight)

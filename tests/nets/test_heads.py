@@ -178,3 +178,44 @@ def test_random_codes_of_unlike_actions_are_legal():
     assert (action[:, 0, 1] == 0).all()
     assert action[:, 1, 0].min() >= -1
     assert action[:, 1, 1].max() > 3.5
+
+
+def test_a_thousand_actions_make_no_larger_program():
+    def size(count):
+        head = head_of("all", Discrete(count))
+        out, action = jnp.zeros((6, 1, count)), jnp.zeros((6, 1), jnp.int32)
+
+        def act_and_learn(key, out, avail):
+            value = lambda out: sum(x.sum() for x in head.evaluate(out, avail, action))  # noqa: E731
+            return head.sample(key, out, avail), jax.grad(value)(out)
+
+        return len(str(jax.make_jaxpr(act_and_learn)(jax.random.key(0), out, out == 0)).splitlines())
+
+    assert size(1000) == size(100) < 2 * size(5)
+
+
+def test_many_actions_are_drawn_and_judged_like_few(monkeypatch):
+    rng = np.random.default_rng(0)
+    out = jnp.asarray(rng.normal(size=(40, 1, 20)) * 3, jnp.float32)
+    avail = rng.random(out.shape) < 0.5
+    avail[..., 7] = True
+    action = jnp.full((40, 1), 7)
+
+    def judged():
+        head = head_of("all", Discrete(20))
+        value = lambda out: sum((x * w).sum() for x, w in zip(head.evaluate(out, avail, action), (1.0, 0.3)))  # noqa: E731, B905
+        return *head.evaluate(out, avail, action), jax.grad(value)(out)
+
+    few = judged()
+    monkeypatch.setattr("flockrl.nets.heads.WRITTEN_OUT", 10)
+    for a, b in zip(few, judged(), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    head = head_of("all", Discrete(20))
+    many = jnp.broadcast_to(out[:1], (50_000, 1, 20))
+    drawn, logp = head.sample(jax.random.key(1), many, avail[:1])
+    p = np.where(avail[0, 0], np.exp(out[0, 0]), 0)
+    p /= p.sum()
+    shares = np.bincount(np.asarray(drawn[:, 0]), minlength=20) / 50_000
+    assert (shares[p == 0] == 0).all()
+    np.testing.assert_allclose(shares, p, atol=0.01)
+    np.testing.assert_allclose(logp[:, 0], np.log(p[np.asarray(drawn[:, 0])]), atol=1e-4)

@@ -21,8 +21,8 @@ from flockrl.envs.host.env import Form, Host, HostEnv, random_action
 
 STEPS = 100
 """Steps of each episode that are looked at."""
-REPEATED = 10
-"""So many steps are played twice, to see whether the seed decides everything."""
+LEAST = 10
+"""Steps of an episode that are looked at even if there is no time."""
 SECONDS = 1.0
 """Time after which no further steps are looked at."""
 
@@ -40,27 +40,11 @@ def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
             shown = np.copy(seen.obs[:, :size]) if shown is None else shown
             changed = not np.array_equal(shown, seen.obs[:, :size])
         steps += 1
-    if not changed and steps > REPEATED:
+    if not changed and steps > LEAST:
         yield (
             f"the pictures that agents see never changed in {steps} steps: does the environment draw only when it is "
             "built with render_mode='rgb_array'?"
         )
-
-
-def repeats(host: Host, seed: int = 0) -> bool:
-    """Whether the seed and the actions decide everything: an episode played twice comes out the same."""
-    one, two = (_leaves(host, seed) for _ in range(2))
-    return len(one) == len(two) and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, two, strict=True))
-
-
-def _leaves(host: Host, seed: int) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    rng = np.random.default_rng(seed)
-    for t, (_, seen, outcome) in enumerate(episode(host, host.first, seed, rng)):
-        found += [np.array(x) for x in (*seen, *outcome) if x is not None]
-        if t == REPEATED:
-            break
-    return found
 
 
 def _moments(host: Host, episodes: int, seed: int) -> Iterator[tuple[str, Observation, Any]]:
@@ -69,7 +53,7 @@ def _moments(host: Host, episodes: int, seed: int) -> Iterator[tuple[str, Observ
     for number in range(episodes):
         for length, moment in enumerate(episode(host, host.first, seed + number, rng), 1):
             yield moment
-            if time.perf_counter() > deadline and length > REPEATED:
+            if time.perf_counter() > deadline and length > LEAST:
                 return
 
 

@@ -97,10 +97,6 @@ class Workers:
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return process, ours
 
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process, _ in self._workers]
-
     def send(self, rows: Sequence[int] | np.ndarray) -> int:
         """Ask for the rows' commands and do not wait. Workers take up what they are asked one after the other."""
         self._ticket = (self._ticket + 1) % 2**31
