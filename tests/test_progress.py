@@ -1,11 +1,17 @@
 """What a log shows while a run trains."""
 
+import json
+import shutil
+import struct
 from types import SimpleNamespace
 
 from rich.console import Console
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+import flockrl
 from flockrl.core.callbacks import Moment
 from flockrl.envs import make
+from flockrl.training.log import Log
 from flockrl.view import progress
 
 
@@ -58,3 +64,45 @@ def test_opponents_are_told_apart_and_never_averaged(tmp_path, capsys):
         ["adversary", "3.00", "9.00", "9.00"],
         ["agent", "-9.00", "-9.00", "-27.00"],
     ]
+
+
+def test_after_a_resume_the_table_tells_the_whole_run(tmp_path, tiny_run, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(tiny_run.path, path)
+    shutil.rmtree(path / "checkpoints" / "1024")
+    (path / "result.json").unlink()
+    flockrl.resume(path, quiet=False)
+    out = capsys.readouterr().out
+    evals = [row["eval_return"] for row in tiny_run.metrics() if "eval_return" in row]
+    (row,) = [line.replace("│", " ").split() for line in out.splitlines() if line.startswith("│")]
+    speed = json.loads((path / "result.json").read_text())["steps_per_second"]
+    assert row == ["0", "1,024", *(f"{x:.2f}" for x in (evals[0], max(evals), evals[-1])), f"{speed:,.0f}"]
+
+
+def shown_by_tensorboard(folder):
+    """The steps that TensorBoard shows: a restart hides what was written before about its step and later ones."""
+    steps = []
+    for file in sorted(folder.glob("events.out.tfevents.*"), key=lambda file: file.name):
+        content = file.read_bytes()
+        while content:
+            (size,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + size])
+            content = content[16 + size :]
+            if event.session_log.status == SessionLog.START:
+                steps = [step for step in steps if step < event.step]
+            if event.summary.value:
+                steps.append(event.step)
+    return steps
+
+
+def test_tensorboard_shows_each_row_of_a_resumed_run_once(tmp_path):
+    first = Log(tmp_path)
+    for step in (0, 100, 200):
+        first.write({"step": step, "return": 1.0})
+        if step == 100:
+            offset = first.offset
+    first.close()
+    second = Log(tmp_path, resume_at=100, offset=offset)
+    second.write({"step": 200, "return": 1.0})
+    second.close()
+    assert shown_by_tensorboard(tmp_path) == [0, 100, 200]

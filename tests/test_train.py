@@ -212,3 +212,10 @@ def test_available_memory_is_that_of_the_machine_or_of_its_control_group(tmp_pat
     (tmp_path / "none").write_text("max\n")
     monkeypatch.setattr(memory, "CONTROL_GROUPS", [tmp_path / name for name in ("limit", "none", "missing")])
     assert memory.available() == 123456
+
+
+def test_the_console_says_why_a_callback_stopped_the_run(tmp_path, capsys):
+    flockrl.train("mappo", "mpe/simple_spread", out=tmp_path / "r", callbacks=[Enough()], quiet=False, seeds=2, **TINY)
+    shown = capsys.readouterr().out
+    assert shown.count("final eval") == 1
+    assert "Stopped at step 384 of 1,024: enough" in shown

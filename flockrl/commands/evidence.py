@@ -13,6 +13,7 @@ from tyro.conf import Positional
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError
 from flockrl.envs.registry import parse_settings
+from flockrl.training.compilation import Platform, prepare
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class BenchFlags:
     trust: bool = False
     """Import code that the suite's file names: an environment of your own, a kernel."""
     jobs: int | None = None
-    """Runs at a time, each on its own share of the cores; by default one per core."""
+    """Runs at a time, each on a share of the cores; by default one per core, and one with --platform gpu or tpu."""
+    platform: Platform | None = None
+    """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -52,15 +55,18 @@ def bench(words: list[str]) -> int:
 
     if given.jobs is not None and given.jobs < 1:
         raise UsageError(f"jobs must be at least 1, not {given.jobs}.")
+    prepare(given.platform)
     suite = _suite(given)
     out = given.out or Path("runs") / f"bench-{suite.name}"
     console = Console(quiet=given.quiet, width=None if sys.stdout.isatty() else 120)  # a log has room
+    device = given.platform not in (None, "cpu")
+    how: dict[str, Any] = {"jobs": 1 if device and given.jobs is None else given.jobs, "platform": given.platform}
     if given.quiet:
-        works = run_suite(suite, out, given.jobs)
+        works = run_suite(suite, out, **how)
     else:
         print(f"{len(suite.cells)} runs in {out}" + (f": {suite.question}" if suite.question else ""))
         with Board(console) as board:
-            works = run_suite(suite, out, given.jobs, board.watch)
+            works = run_suite(suite, out, watch=board.watch, **how)
     failed = [work for work in works if work.state == "failed"]
     if len(failed) < len(works):
         records = write_tables(out)
@@ -132,9 +138,8 @@ def report(words: list[str]) -> int:
     if not given.runs:
         raise UsageError("Name at least one run or benchmark: flockrl report RUNS... --out report.html.")
     from flockrl.evidence.report import write_report
-    from flockrl.training.compilation import cache_programs
 
-    cache_programs()
+    prepare()
     size, notes = write_report(given.runs, given.out, given.title, given.question, given.animations)
     for note in notes:
         print(note)
@@ -161,9 +166,8 @@ def recommend(words: list[str]) -> int:
     from flockrl.envs.registry import make
     from flockrl.evidence.facts import describe, look
     from flockrl.evidence.recommend import NO, advise, hints
-    from flockrl.training.compilation import cache_programs
 
-    cache_programs()
+    prepare()
     facts = look(make(given.env))
     found = advise(facts)
     shown = [advice for advice in found if given.all or advice.fit != NO]

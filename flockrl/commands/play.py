@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError
-from flockrl.training.compilation import cache_programs
+from flockrl.training.compilation import Platform, prepare
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class EvalFlags:
     """Seed of the episodes."""
     explore: bool = False
     """Sample actions instead of taking the most likely ones."""
+    best: bool = False
+    """Take the policy whose evaluation during training was the best, instead of the newest."""
     env: str | None = None
     """Play in this environment instead, which must have the same agents and spaces."""
     against: str | None = None
@@ -38,6 +40,8 @@ class EvalFlags:
     """Write an animation of one episode to this file (.gif, or .mp4 where ffmpeg is installed)."""
     side_by_side: bool = False
     """Show the best, the median and the worst of 25 episodes side by side instead."""
+    platform: Platform | None = None
+    """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     plot: Path | None = None
     """Write a still picture of the paths in one episode to this file (.png, .pdf or .svg); particle worlds only."""
     trust: bool = False
@@ -57,6 +61,8 @@ class ExportFlags:
     """Kind of model."""
     side: str | None = None
     """Write the policy of this side alone, of a run with a learner for each side."""
+    best: bool = False
+    """Write the policy whose evaluation during training was the best, instead of the newest."""
     per_group: bool = False
     """Write one model for each group of agents that share parameters, instead of one for the team."""
     trust: bool = False
@@ -67,7 +73,7 @@ class ExportFlags:
 def evaluate(words: list[str]) -> int:
     about = "Play whole episodes with a trained team and report their returns."
     given = parse(EvalFlags, words, "flockrl eval", about)
-    cache_programs()
+    prepare(given.platform)
     from flockrl.core.rundir import find_runs
     from flockrl.training.figures import parties
     from flockrl.training.run import Run
@@ -83,11 +89,11 @@ def evaluate(words: list[str]) -> int:
     if given.record is not None and len(runs) > 1:
         raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
     if given.against is not None:
-        if pictures or given.record is not None or given.env is not None:
+        if pictures or given.record is not None or given.env is not None or given.best:
             raise UsageError("--against plays in the run's own environment and only counts: leave out other options.")
         return _against(runs, given)
     for run in runs:
-        result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record)
+        result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record, given.best)
         agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
         how = "sampled" if given.explore else "greedy"
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
@@ -97,7 +103,7 @@ def evaluate(words: list[str]) -> int:
     if given.record is not None:
         print(f"wrote {given.record}")
     for write, file in pictures:
-        write(runs[0], file, given.seed, given.side_by_side, given.explore)
+        write(runs[0], file, given.seed, given.side_by_side, given.explore, given.best)
         print(f"wrote {file}")
     return 0
 
@@ -125,5 +131,5 @@ def export(words: list[str]) -> int:
     given = parse(ExportFlags, words, "flockrl export", "Write a trained team as a model that runs without flockrl.")
     from flockrl.portable.write import export
 
-    print(f"wrote {export(given.run, given.out, given.format, given.per_group, given.side)}")
+    print(f"wrote {export(given.run, given.out, given.format, given.per_group, given.side, given.best)}")
     return 0

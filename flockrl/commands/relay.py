@@ -23,7 +23,7 @@ from flockrl.relay.files import place_file
 from flockrl.relay.front import allowed, start
 from flockrl.relay.ingest import Limits
 from flockrl.relay.server import Relay
-from flockrl.training.compilation import cache_programs
+from flockrl.training.compilation import prepare
 
 MB = 1 << 20
 
@@ -142,7 +142,7 @@ def serve(words: list[str]) -> int:
 
 
 def _learner(given: Any, relay: Relay) -> Any:
-    cache_programs()
+    prepare()
     from flockrl.envs.registry import parse_settings
     from flockrl.relay.learner import Learner, open_trainer
 

@@ -14,7 +14,7 @@ from flockrl.commands.parsing import parse
 from flockrl.core.code import require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
-from flockrl.training.compilation import cache_programs
+from flockrl.training.compilation import Platform, prepare
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class TrainFlags:
     """With --init-from, take over what fits and leave the rest, instead of refusing what does not fit."""
     record: Path | None = None
     """Write every episode of the training to this file (.arrow, .parquet or .csv)."""
+    platform: Platform | None = None
+    """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     trust: bool = False
     """Import code that files name (other runs, recorded trajectories, --config). What you type here needs no trust."""
     quiet: bool = False
@@ -47,6 +49,10 @@ class ResumeFlags:
 
     run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of a run, or of several seeds."""
+    steps: int | None = None
+    """Train longer: environment steps in all, more than the run was given. Finished runs go on, too."""
+    platform: Platform | None = None
+    """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     trust: bool = False
     """Import code that the run's files name: an environment of your own, a kernel, a script. Only for runs that you
     know: such code can do whatever you can."""
@@ -65,7 +71,7 @@ def train(words: list[str]) -> int:
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
     name, rest = words[0], _join_data(words[1:])
     given, settings = _parse(name, rest)
-    cache_programs()
+    prepare(given.run.platform)
     from flockrl.training.train import train
 
     run = given.run
@@ -147,12 +153,12 @@ def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]
 
 def resume(words: list[str]) -> int:
     given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
-    cache_programs()
+    prepare(given.platform)
     from flockrl.core.rundir import RESULT, find_runs
     from flockrl.training.train import resume
 
-    if all((path / RESULT).exists() for path in find_runs(given.run)):
-        print(f"{given.run} is finished: nothing to resume.")
+    if given.steps is None and all((path / RESULT).exists() for path in find_runs(given.run)):
+        print(f"{given.run} is finished: nothing to resume. To train longer, add --steps with more than it had.")
         return 0
-    resume(given.run, quiet=given.quiet)
+    resume(given.run, steps=given.steps, quiet=given.quiet)
     return 0

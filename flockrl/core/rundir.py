@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,46 @@ EVALUATION = ("eval_return", "eval_return_std", "eval_episodes")
 """Numbers that every log point with an evaluation has."""
 
 
-def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> list[Path]:
-    """Create the run's directory, or one per seed inside it. An existing run is never changed."""
+@contextlib.contextmanager
+def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> Iterator[list[Path]]:
+    """Create the run's directory, or one per seed inside it. An existing run is never changed.
+
+    What is created here is removed again if the run fails before it has logged anything.
+    """
     base = Path(out) if out is not None else _fresh(Path("runs") / name)
     if (base / CONFIG).exists() or any(base.glob(f"seed_*/{CONFIG}")):
         raise UsageError(
             f"{base} already holds a run: resume it with `flockrl resume {base}`, or choose another --out."
         )
     paths = [base] if len(seeds) == 1 else [base / f"seed_{seed}" for seed in seeds]
+    made = [p for p in dict.fromkeys(p for path in paths for p in (path, *path.parents)) if not p.exists()]
+    before = {path: set(path.iterdir()) if path.is_dir() else set() for path in paths}
     try:
-        for path in paths:
+        _create(paths)
+        yield paths
+    except BaseException:
+        _undo(paths, before, made)
+        raise
+
+
+def _create(paths: list[Path]) -> None:
+    for path in paths:
+        try:
             path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"Cannot create {base}: {error.strerror}.") from error
-    return paths
+        except OSError as error:
+            raise UsageError(f"Cannot create {path}: {error.strerror}.") from error
+
+
+def _undo(paths: list[Path], before: Mapping[Path, set[Path]], made: list[Path]) -> None:
+    """Remove what a failed start left behind, unless it went far enough to log something."""
+    if any((path / METRICS).exists() and (path / METRICS).stat().st_size for path in paths):
+        return
+    with contextlib.suppress(OSError):  # what went wrong before is what matters
+        for path in paths:
+            for left in set(path.iterdir()) - before[path] if path.is_dir() else ():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for path in sorted(made, key=lambda p: len(p.parts), reverse=True):
+            path.rmdir()
 
 
 def find_runs(path: str | Path) -> list[Path]:

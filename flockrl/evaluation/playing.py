@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.errors import notice, reason
 from flockrl.core.types import Actor, Algorithm, Array, EvalResult, PyTree
 from flockrl.envs.api import Env, advance_batch, reset_batch
 from flockrl.envs.host.batch import HostBatch, words
-from flockrl.envs.host.env import Host, words_seed
+from flockrl.envs.host.env import Host, HostEnv, words_seed
 from flockrl.envs.host.workers import open_executor
-from flockrl.evaluation.episodes import record
+from flockrl.evaluation.episodes import Episode, record
 from flockrl.rollouts.host import HostActor
 
 Evaluator = Callable[[PyTree, Array], tuple[Any, Any]]
@@ -112,33 +113,44 @@ def summarize(returns: Array, lengths: Array) -> EvalResult:
     return EvalResult(float(means.mean()), float(means.std()), len(means), scores, np.asarray(lengths))
 
 
-def record_frames(algorithm: Algorithm, env: Host, params: PyTree, key: Array, explore: bool = False) -> list[Any]:
-    """Play one episode and render every step of it."""
+def record_episode(algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False) -> Episode:
+    """Play one episode. For a host environment, its states are the pictures that it draws, [] where it draws none."""
+    if isinstance(env, Host):
+        return _record_host(algorithm, env, params, key, explore)
+    (episode,) = record(algorithm, env, params, key, 1, explore)
+    return episode
+
+
+def _record_host(algorithm: Algorithm, env: Host, params: PyTree, key: Array, explore: bool) -> Episode:
     instance, actor = env.build(True), HostActor(algorithm, explore)
-    frames, memory, first = [], actor.memory(1), np.ones(1, bool)
+    frames: list[np.ndarray] = []
+    rows, memory, first = [], actor.memory(1), np.ones(1, bool)
     seen = instance.reset(words_seed(np.asarray(words(key))))
     try:
         for t in range(env.spec.max_steps):
-            frames.append(np.asarray(instance.render()))
+            frames += _picture(instance) if len(frames) == t else []
             one = jax.tree.map(lambda x: np.asarray(x)[None], seen)
             act_key, draws = _chance(key, t, 1)
             action, memory, _ = actor(params, one, memory, first, np.ones(1, bool), np.asarray(act_key))
-            seen, _, terminated, truncated = instance.step(env.form.clip(action[0]), words_seed(np.asarray(draws)[0]))
-            first = np.zeros(1, bool)
+            act, before, first = env.form.clip(np.array(action[0])), seen, np.zeros(1, bool)
+            seen, reward, terminated, truncated = instance.step(act, words_seed(np.asarray(draws)[0]))
+            earned = np.asarray(reward) if before.alive is None else np.where(before.alive, reward, 0.0)
+            rows.append((np.array(before.obs), act, earned))
             over = np.asarray(terminated) | np.asarray(truncated)
             if (over if seen.alive is None else over | ~seen.alive).all():
-                frames.append(np.asarray(instance.render()))
+                frames += _picture(instance)
                 break
     finally:
         instance.close()
-    return frames
+    drawn = frames if len(frames) >= len(rows) else []
+    return Episode(drawn, *(np.stack(column) for column in zip(*rows, strict=True)))
 
 
-def record_episode(
-    algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False
-) -> list[PyTree]:
-    """Play one episode and return every environment state or, for a host environment, every frame."""
-    if isinstance(env, Host):
-        return record_frames(algorithm, env, params, key, explore)
-    (episode,) = record(algorithm, env, params, key, 1, explore)
-    return episode.states
+def _picture(team: HostEnv) -> list[np.ndarray]:
+    """What the team looks like, [H, W, 3] uint8, or nothing where it draws nothing of that form."""
+    try:
+        picture = np.asarray(team.render())
+    except Exception as error:
+        notice(f"The environment's own render failed, so that what agents see and do is drawn: {reason(error)}.")
+        return []
+    return [picture] if picture.ndim == 3 and picture.shape[2] == 3 and picture.dtype == np.uint8 else []

@@ -25,12 +25,12 @@ def main() -> int:
         os.sched_setaffinity(0, work["cores"])  # before JAX counts its cores
     threading.Thread(target=_end_with_the_harness, daemon=True).start()
     from flockrl.core.errors import UsageError
-    from flockrl.training.compilation import cache_programs
+    from flockrl.training.compilation import prepare
 
-    cache_programs()
     path = Path(work["path"])
     path.mkdir(parents=True, exist_ok=True)
     try:
+        prepare(work["platform"])
         with _alone(path):
             _run(path, work["run"])
     except UsageError as error:

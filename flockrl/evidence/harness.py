@@ -17,6 +17,7 @@ from flockrl.envs.host.workers import own_cores
 from flockrl.evidence.cell import CELL
 from flockrl.evidence.records import CELLS, SUITE, Record, collect, tidy, write_csv, write_parquet
 from flockrl.evidence.suite import Cell, Suite
+from flockrl.training.compilation import Platform
 
 POLL = 0.1
 
@@ -50,7 +51,9 @@ Watch = Callable[[Sequence[Work], Work | None], None]
 """Called about four times a second with all cells and None, and whenever a cell ends with all cells and that one."""
 
 
-def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None) -> list[Work]:
+def run_suite(
+    suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None, platform: Platform | None = None
+) -> list[Work]:
     """Run the cells that are not finished; `write_tables` then writes the results.
 
     A call that was killed at any point and is repeated gives the same runs as an uninterrupted call.
@@ -63,7 +66,7 @@ def run_suite(suite: Suite, out: Path, jobs: int | None = None, watch: Watch | N
     cores = own_cores()
     slots = _slots(cores, jobs or len(cores))
     try:
-        _drive(works, slots, watch or (lambda works, ended: None))
+        _drive(works, slots, watch or (lambda works, ended: None), platform)
     except KeyboardInterrupt:
         _stop(works)
         raise KeyboardInterrupt(f"Stopped and saved: the same command with --out {out} continues.") from None
@@ -137,13 +140,13 @@ def _slots(cores: list[int], jobs: int) -> list[list[int]]:
     return [cores[i::jobs] or [cores[i % len(cores)]] for i in range(jobs)]
 
 
-def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch) -> None:
+def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch, platform: Platform | None) -> None:
     free, shown = list(range(len(slots))), 0.0
     while any(work.state in ("waiting", "running") for work in works):
         for work in works:
             if work.state == "waiting" and free:
                 work.slot = free.pop(0)
-                _start(work, slots[work.slot])
+                _start(work, slots[work.slot], platform)
         time.sleep(POLL)
         for work in works:
             if work.process is not None and work.process.poll() is not None:
@@ -156,7 +159,7 @@ def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch) -> None:
     watch(works, None)
 
 
-def _start(work: Work, cores: list[int]) -> None:
+def _start(work: Work, cores: list[int], platform: Platform | None) -> None:
     work.path.mkdir(parents=True, exist_ok=True)
     work.errors = (work.path / "errors.txt").open("w+")
     work.process = subprocess.Popen(
@@ -164,7 +167,7 @@ def _start(work: Work, cores: list[int]) -> None:
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=work.errors, text=True,
     )  # fmt: skip
     work.state = "running"
-    task = {"path": str(work.path), "run": work.cell.run.to_json(), "cores": cores}
+    task = {"path": str(work.path), "run": work.cell.run.to_json(), "cores": cores, "platform": platform}
     assert work.process.stdin is not None
     work.process.stdin.write(json.dumps(task) + "\n")
     work.process.stdin.flush()

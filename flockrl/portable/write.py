@@ -40,21 +40,22 @@ def export(
     format: Format = "onnx",
     per_group: bool = False,
     side: str | None = None,
+    best: bool = False,
 ) -> Path:
     """Write a trained team as a model that needs neither flockrl nor JAX. Returns its directory.
 
     source: a run, its directory, or a policy. per_group: one model for each group of agents that share parameters, in
     directories of their own below `out`, instead of one for the team. side: the agents of one side alone, of a run with
-    a learner for each side.
+    a learner for each side. best: the policy of a run whose evaluation was the best, instead of the newest.
     """
     if isinstance(source, str | Path):
         source = Run(source)
     if isinstance(source, Run):
         if per_group and side is None and isinstance(source.config.config, Sides):
             raise UsageError("Groups belong to a side here: name it with side=... (--side).")
-        source = source.policy(side=side)
-    elif side is not None:
-        raise UsageError("side is for runs, and this is a policy: leave it out.")
+        source = source.policy(side=side, best=best)
+    elif side is not None or best:
+        raise UsageError("side and best are for runs, and this is a policy: leave them out.")
     policy = source
     exporter = Exporter(
         policy.algorithm, policy.spec, policy.share, name=policy.name, format=format, per_group=per_group

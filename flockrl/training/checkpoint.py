@@ -27,6 +27,9 @@ KEEP = 3
 UNFINISHED = ".orbax-checkpoint-tmp"
 """What the names of checkpoints contain that are being written or removed."""
 NUMBER = re.compile("0|[1-9][0-9]{0,17}")
+BEST = "best"
+_SAVED_AS = {"state": ("digests", "leaves"), BEST: ("best_digests", "best_leaves")}
+"""Parts of a checkpoint -> where its meta data have the digests of their arrays, and their names, types and shapes."""
 FOREVER = 4 * 10**9
 """Seconds that a save may take: a clock that is set forward is no reason to give one up."""
 
@@ -45,14 +48,21 @@ class Checkpoints:
         self.path = path
         self._writer: Any = None
 
-    def save(self, step: int, state: PyTree, meta: dict[str, Any]) -> None:
-        """Write the state after `step` environment steps. Returns when the state is copied; it is on disk later."""
+    def save(self, step: int, state: PyTree, meta: dict[str, Any], best: PyTree = None) -> None:
+        """Write the state after `step` environment steps. Returns when the state is copied; it is on disk later.
+
+        best: the parameters of the best policy so far, kept beside the state.
+        """
         self.wait()
-        leaves = _leaves(state)
-        meta = {**meta, "digests": {name: _digest([x]) for name, x in leaves.items()}, "leaves": _signature(state)}
+        args, parts = self._ocp.args, {"state": state} | ({} if best is None else {BEST: best})
+        content: dict[str, Any] = {}
+        for name, part in parts.items():
+            leaves = _leaves(part)
+            content[name] = args.StandardSave(leaves)
+            digests, signature = {key: _digest([x]) for key, x in leaves.items()}, _signature(part)
+            meta = {**meta, **dict(zip(_SAVED_AS[name], (digests, signature), strict=True))}
         meta["meta_digest"] = _digest_of_meta(meta)
-        args = self._ocp.args
-        content = args.Composite(state=args.StandardSave(leaves), meta=args.JsonSave(meta))
+        content = args.Composite(**content, meta=args.JsonSave(meta))
         try:
             if self._writer is None:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -82,16 +92,29 @@ class Checkpoints:
         they are in `like`. By default all are read.
         """
         meta = self.meta(step)
-        if meta.get("leaves") != _signature(like):
+        return self._restore(like, step, meta, "state", wanted), meta
+
+    def restore_best(self, like: PyTree, step: int) -> tuple[PyTree, dict[str, Any]]:
+        """The parameters of the best policy before `step`, or None where the checkpoint has none; and its meta data."""
+        meta = self.meta(step)
+        return self._restore(like, step, meta, BEST) if _SAVED_AS[BEST][1] in meta else None, meta
+
+    def _restore(
+        self, like: PyTree, step: int, meta: Mapping[str, Any], part: str,
+        wanted: Callable[[str], bool] | None = None,
+    ) -> PyTree:  # fmt: skip
+        """One part of a checkpoint, compared with what its meta data say."""
+        digests, signature = (meta.get(name) for name in _SAVED_AS[part])
+        if signature != _signature(like):
             raise UsageError(
                 f"The checkpoint {self.path / str(step)} belongs to another configuration: its arrays differ from what "
                 "this run needs."
             )
-        chosen = None if wanted is None or "digests" not in meta else _chosen(like, wanted)
+        chosen = None if wanted is None or digests is None else _chosen(like, wanted)
         try:
-            leaves = self._read(step, like, chosen)
-            if "digests" in meta:
-                good = all(_digest([x]) == meta["digests"][key] for key, x in leaves.items())
+            leaves = self._read(step, part, like, chosen)
+            if digests is not None:
+                good = all(_digest([x]) == digests[key] for key, x in leaves.items())
             else:  # written before single arrays could be read
                 good = _digest([leaves[key] for key in sorted(leaves)]) == meta["digest"]
             state = _rebuild(like, leaves, chosen)
@@ -99,7 +122,7 @@ class Checkpoints:
             raise self.damaged(step) from error
         if not good:
             raise self.damaged(step)
-        return state, meta
+        return state
 
     def meta(self, step: int) -> dict[str, Any]:
         """The meta data of a checkpoint. Those of earlier versions have no digest to compare with."""
@@ -112,15 +135,15 @@ class Checkpoints:
             raise self.damaged(step)
         return meta
 
-    def _read(self, step: int, like: PyTree, chosen: set[str] | None) -> dict[str, np.ndarray]:
-        """The arrays of a checkpoint by position, all of them or those that were `chosen`."""
+    def _read(self, step: int, part: str, like: PyTree, chosen: set[str] | None) -> dict[str, np.ndarray]:
+        """The arrays of one part of a checkpoint by position, all of them or those that were `chosen`."""
         args = self._ocp.args
         if chosen is None:
             content = args.StandardRestore()
         else:
             item = {key: x for key, x in _shapes(like).items() if key in chosen}
             content = args.PyTreeRestore(item=item, partial_restore=True)
-        return {key: np.asarray(x) for key, x in self._open(step, state=content).state.items()}
+        return {key: np.asarray(x) for key, x in self._open(step, **{part: content})[part].items()}
 
     def _open(self, step: int, **content: Any) -> Any:
         reader = self._ocp.Checkpointer(self._ocp.CompositeCheckpointHandler())

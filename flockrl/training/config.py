@@ -62,7 +62,8 @@ class RunConfig:
     """Everything needed to repeat a run. Saved as `config.json`.
 
     algorithm: a name, or SIDE=PLAYER,... with a `Sides` as config. init_from: the run that its parameters begin with.
-    record: the file that its episodes are written to when it is finished; may be empty.
+    record: the file that its episodes are written to when it is finished; may be empty. extended: the numbers of steps
+    that it was given before those of `options`.
     """
 
     algorithm: str
@@ -71,6 +72,7 @@ class RunConfig:
     config: Any
     init_from: str = ""
     record: str = ""
+    extended: tuple[int, ...] = ()
 
     @property
     def recorded(self) -> bool:
@@ -95,7 +97,7 @@ class RunConfig:
             "env": self.env,
             **dataclasses.asdict(self.options),
             **(saved if isinstance(self.config, Sides) else {"config": saved}),
-            **{name: getattr(self, name) for name in ("init_from", "record") if getattr(self, name)},
+            **{name: getattr(self, name) for name in ("init_from", "record", "extended") if getattr(self, name)},
             "versions": versions(),
         }
 
@@ -107,9 +109,11 @@ class RunConfig:
     def changes(self, before: Mapping[str, Any]) -> list[str]:
         """What differs from the settings that `decisive` returned before, as "config.lr 0.01 -> 0.1".
 
-        A setting that another version of flockrl added is not compared.
+        A setting that another version of flockrl added is not compared, and earlier numbers of steps are none.
         """
         now = self.decisive()
+        if before.get("steps") in self.extended:
+            before = {**before, "steps": self.options.steps}
         return [f"{name} {old!r} -> {now.get(name)!r}" for name, old in before.items() if now.get(name) != old]
 
     @staticmethod
@@ -120,15 +124,19 @@ class RunConfig:
         for name in ("init_from", "record"):
             if not isinstance(saved.get(name, ""), str):
                 raise UsageError(f"{name} of a run's configuration must be a name, not {saved[name]!r}.")
+        extended = saved.get("extended", [])
+        if not isinstance(extended, list) or not all(type(steps) is int for steps in extended):
+            raise UsageError(f"extended of a run's configuration must list numbers of steps, not {extended!r}.")
         options, settings = split_settings(saved)
         name, built = saved["algorithm"], build(TrainOptions, options, "A run")
         config = config_from_json(name, {"sides": saved["sides"], "config": settings} if "sides" in saved else settings)
-        return RunConfig(name, saved["env"], built, config, *(saved.get(x, "") for x in ("init_from", "record")))
+        told = {x: saved.get(x, "") for x in ("init_from", "record")}
+        return RunConfig(name, saved["env"], built, config, **told, extended=tuple(extended))
 
 
-NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "record", "versions")
+NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "record", "extended", "chosen", "versions")
 """What stands in `config.json` besides settings."""
-INDIFFERENT = ("workers", "worker_timeout", "init_from", "record", "versions")
+INDIFFERENT = ("workers", "worker_timeout", "init_from", "record", "extended", "versions")
 """What may change between two parts of one run."""
 
 

@@ -72,10 +72,10 @@ class Board:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-            self._events = EventsWriter(str(path / "events"), f".{os.getpid()}")
-            if resume_at is not None:  # what was written from this step on is hidden
-                self._events.write_event(Event(step=resume_at, file_version="brain.Event:2"))
-                self._events.write_event(Event(step=resume_at, session_log=SessionLog(status=SessionLog.START)))
+            self._events = EventsWriter(str(path / "events"), f".{os.getpid()}.{time.time_ns()}")
+            if resume_at is not None:  # what was written after this step is hidden
+                self._events.write_event(Event(step=resume_at + 1, file_version="brain.Event:2"))
+                self._events.write_event(Event(step=resume_at + 1, session_log=SessionLog(status=SessionLog.START)))
         except OSError as error:
             self._stop(error)
 

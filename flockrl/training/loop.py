@@ -19,6 +19,7 @@ from flockrl.envs.api import Env
 from flockrl.envs.host.batch import HostFault
 from flockrl.evaluation.metrics import team_metrics
 from flockrl.evaluation.playing import summarize
+from flockrl.training.best import Best
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
 from flockrl.training.figures import parties, per_side, row_of, side_names
@@ -64,12 +65,12 @@ class Loop:
         self.recorded = runs[0].recorded
         self.callbacks = list(callbacks)
         if not quiet:
-            self.callbacks.append(Progress(runs[0], program, len(runs), hasattr(env, "render")))
+            self.callbacks.append(Progress(runs[0], program, len(runs)))
         total, options = program.setting.iterations, runs[0].options
         self.log_every = math.ceil(total / LOG_POINTS)
         self.eval_every = self._iterations(options.eval_every, 20)
         self.checkpoint_every = self._iterations(options.checkpoint_every, 10)
-        self.interrupted = False
+        self.interrupted, self.saved = False, -1
         self.stop_reason: str | None = None
         self.began, self.train_seconds = time.perf_counter(), 0.0
 
@@ -127,13 +128,13 @@ class Loop:
     def _restore(self) -> int:
         """Begin at the newest checkpoint that all seeds have, or at the start."""
         shared = set.intersection(*(set(c.steps()) for c in self.checkpoints))
-        self.best: list[dict[str, float]] = []
-        """The best of each figure that evaluations gave, by seed."""
+        self.best: list[Best] = []
+        """By seed."""
         self.last: list[dict[str, Any]] = []
         if not shared:
             self.states = [self._begin(self.program.start_state(seed)) for seed in self.seeds]
             for path in self.paths:
-                self._opened(Log(path), {})
+                self._opened(Log(path), {}, Best(self.parties))
             if self.program.recording is not None:
                 self.program.recording.begin(self.paths[0])
             if self.warm is not None:
@@ -146,28 +147,32 @@ class Loop:
             self._check_settings(i, checkpoints.meta(step))
             state, meta = checkpoints.restore(like, step)
             try:
-                self._continue(i, step, meta)
+                params = jax.eval_shape(self.program.setting.algorithm.params, like.learner)
+                best = Best(self.parties, meta, checkpoints.restore_best(params, step)[0])
+                self._continue(i, step, meta, best)
             except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a version without a digest of it
                 raise checkpoints.damaged(step) from error
             checkpoints.drop_after(step)
             self.states.append(self.program.settle(state, self.seeds[i]))
-        return step // self.program.setting.iteration_steps
+        self.saved = step // self.program.setting.iteration_steps
+        return self.saved
 
     def _check_settings(self, i: int, meta: Mapping[str, Any]) -> None:
         """Refuse to go on with other settings than those that the checkpoint was made with."""
         changes = self.runs[i].changes(meta.get("settings", {}))
         if changes:
+            more = " More steps are given with `flockrl resume RUN --steps N`." * changes[0].startswith("steps ")
             raise UsageError(
                 f"{self.paths[i] / CONFIG} is not what the run was begun with ({'; '.join(changes)}): put it back to "
-                "resume, or train a new run with --init-from."
+                f"resume, or train a new run with --init-from.{more}"
             )
 
-    def _continue(self, i: int, step: int, meta: dict[str, Any]) -> None:
+    def _continue(self, i: int, step: int, meta: dict[str, Any], best: Best) -> None:
         """Go on with the log, the recording and the times of a seed from what a checkpoint says."""
         seconds, train_seconds, compile_seconds = (
             float(meta[name]) for name in ("seconds", "train_seconds", "compile_seconds")
         )
-        self._opened(Log(self.paths[i], step, meta["metrics_bytes"]), meta)
+        self._opened(Log(self.paths[i], step, meta["metrics_bytes"]), meta, best)
         if self.program.recording is not None:
             self.program.recording.begin(self.paths[i], meta.get("recording"))
         if i == len(self.paths) - 1:
@@ -182,9 +187,9 @@ class Loop:
         learner, self.program.note = self.warm(state.learner)
         return state._replace(learner=learner)
 
-    def _opened(self, log: Log, meta: dict[str, Any]) -> None:
+    def _opened(self, log: Log, meta: dict[str, Any], best: Best) -> None:
         self.logs.append(log)
-        self.best.append(dict(meta.get("best", {})))
+        self.best.append(best)
         self.last.append(meta.get("last", {}))
 
     def _stretch(self, iteration: int) -> int:
@@ -205,7 +210,7 @@ class Loop:
         for row in rows:
             row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
         self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
-        if until % self.checkpoint_every == 0 or until == total or self.interrupted or self.stop_reason:
+        if until % self.checkpoint_every == 0 or until == total:
             self._save(until)
         return until
 
@@ -222,7 +227,7 @@ class Loop:
             if result is not None:
                 row["eval_return"] = result.mean
                 row |= per_side(self.parties, "eval_return", result.per_agent)
-                self._note_best(i, row)
+                self.best[i].note(row, step, self.program.setting.algorithm, self.states[i].learner)
                 row["eval_return_std"] = result.std
                 row["eval_return_per_agent"] = result.per_agent.tolist()
                 row["eval_episodes"] = result.episodes
@@ -240,11 +245,6 @@ class Loop:
                     callback.on_episode_stats(moment, row["episodes"], row["return_per_agent"], row["episode_length"])
                 callback.on_iteration(moment)
             self.stop_reason = self.stop_reason or moment.stop_reason
-
-    def _note_best(self, i: int, row: Mapping[str, Any]) -> None:
-        """Keep the best evaluation so far: of each side, or of all agents where they play together."""
-        for name in side_names(self.parties, "eval_return") or {"eval_return": ()}:
-            self.best[i][name] = max(self.best[i].get(name, -math.inf), row[name])
 
     def _check_finite(self, i: int, step: int, row: dict[str, Any]) -> None:
         for name, value in row.items():
@@ -273,7 +273,7 @@ class Loop:
         for i, (state, checkpoints) in enumerate(zip(self.states, self.checkpoints, strict=True)):
             meta = {
                 "metrics_bytes": self.logs[i].offset,
-                "best": self.best[i],
+                **self.best[i].meta(),
                 "last": self.last[i],
                 "seconds": time.perf_counter() - self.began,
                 "train_seconds": self.train_seconds,
@@ -281,12 +281,16 @@ class Loop:
                 "settings": self.runs[i].decisive(),
                 **recording,
             }
-            checkpoints.save(step, state, meta)
+            checkpoints.save(step, state, meta, self.best[i].policy)
+        self.saved = iteration
         self._tell("on_checkpoint", iteration)
 
     def _finish(self, iteration: int) -> None:
         if self.stop_reason and not self.interrupted and "eval_return" not in self._newest_row():
             self._record(iteration, [{} for _ in self.paths], evaluate=True)
+            self.saved = -1  # the evaluation belongs to it
+        if self.saved != iteration:
+            self._save(iteration)
         for checkpoints in self.checkpoints:
             checkpoints.wait()
         step = iteration * self.program.setting.iteration_steps
@@ -315,9 +319,8 @@ class Loop:
             "compile_seconds": round(self.program.compile_seconds, 3),
             "steps_per_second": round(step / max(self.train_seconds, 1e-9), 1),
             "final_return": last.get("return"),
-            "best_eval_return": self.best[i].get("eval_return"),
             "final_eval_return": last.get("eval_return"),
-            **{f"best_{name}": self.best[i].get(name) for name in side_names(self.parties, "eval_return")},
+            **self.best[i].result(),
             **{f"final_{name}": last.get(name) for name in side_names(self.parties, "eval_return")},
             **({"stopped": self.stop_reason} if self.stop_reason else {}),
         }
@@ -325,7 +328,7 @@ class Loop:
     def _moment(self, i: int, iteration: int) -> Moment:
         size = self.program.setting.iteration_steps
         steps = (iteration * size, self.program.setting.iterations * size)
-        return Moment(self.paths[i], self.seeds[i], *steps, state=self.states[i], metrics=self.last[i])
+        return Moment(self.paths[i], self.seeds[i], *steps, self.states[i], self.last[i], self.stop_reason)
 
     def _tell(self, event: str, iteration: int) -> None:
         for i in range(len(self.paths)):

@@ -21,7 +21,11 @@ ADVICE = "Lower --envs or --rollout-steps, or --buffer-size where there is a rep
 
 
 def available() -> float:
-    """Bytes that this process can still take, swap included; infinite where the system does not say."""
+    """Bytes that this process can still take, of the device or, on a CPU, of the machine, swap included; infinite where
+    nobody says."""
+    if jax.default_backend() != "cpu":
+        told = jax.devices()[0].memory_stats() or {}
+        return float(told.get("bytes_limit", math.inf)) - float(told.get("bytes_in_use", 0))
     found = math.inf
     try:
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

@@ -122,8 +122,9 @@ def compile_all(lowered: Sequence[Any]) -> list[Any]:
 
 
 def compile_once(function: Callable[..., Any]) -> Any:
-    """A function that runs once: a quick compilation is worth more than quick code."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    """A function that runs once: a quick compilation is worth more than quick code, which a CPU can be told."""
+    hurry = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
+    return jax.jit(function, compiler_options=hurry)
 
 
 def blank_iteration() -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
+from flockrl.evaluation.episodes import Episode
 from flockrl.evaluation.playing import make_player, record_episode, summarize
 from flockrl.policies.policy import Policy
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
+from flockrl.training.figures import parties
 from flockrl.training.program import Program, TrainState
 from flockrl.training.programs import make_program, make_source
 
@@ -94,9 +97,26 @@ class Run:
         with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
             return checkpoints.steps()
 
-    def params(self) -> PyTree:
-        """The policy's parameters from the newest checkpoint. Nothing else is read from it."""
-        return self.algorithm.params(self._read(self._acting()).learner)
+    def params(self, best: bool = False) -> PyTree:
+        """The policy's parameters from the newest checkpoint, or the `best`. Nothing else is read from it."""
+        return self._versioned(best)[0]
+
+    def _versioned(self, best: bool) -> tuple[PyTree, int]:
+        """The policy's parameters, and the number of updates that made them."""
+        if not best:
+            state = self._read(self._acting())
+            return self.algorithm.params(state.learner), int(state.iteration)
+        if parties(self.spec, self.config.config):
+            raise UsageError(
+                f"{self.path} has several sides, and what is best for one is not for another: leave out --best "
+                "(best=True)."
+            )
+        like = jax.eval_shape(self.algorithm.params, self.program.shape().learner)
+        with self._checkpoints() as (checkpoints, step):
+            params, meta = checkpoints.restore_best(like, step)
+        if params is None:
+            raise UsageError(f"{self.path} has no best policy: it was never evaluated, or by an earlier version.")
+        return params, int(meta["best_step"]) // self.program.setting.iteration_steps
 
     def _acting(self) -> Callable[[str], bool]:
         """Which arrays of a state acting needs, by name: those that `Algorithm.params` reads."""
@@ -117,17 +137,23 @@ class Run:
 
     def _read(self, wanted: Callable[[str], bool] | None) -> TrainState:
         """The newest checkpoint, or only the arrays with `wanted` names; the others stay shapes."""
+        with self._checkpoints() as (checkpoints, step):
+            return checkpoints.restore(self.program.shape(), step, wanted)[0]
+
+    @contextlib.contextmanager
+    def _checkpoints(self) -> Iterator[tuple[Checkpoints, int]]:
+        """The checkpoints, and the step of the newest."""
         with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
             steps = checkpoints.steps()
             if not steps:
                 raise UsageError(f"{self.path} has no checkpoint yet.")
-            return checkpoints.restore(self.program.shape(), steps[-1], wanted)[0]
+            yield checkpoints, steps[-1]
 
     def evaluate(
         self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
-        record: str | Path | None = None,
+        record: str | Path | None = None, best: bool = False,
     ) -> EvalResult:  # fmt: skip
-        """Play whole episodes with the newest parameters, greedily unless `explore`.
+        """Play whole episodes with the newest parameters, or the `best`, greedily unless `explore`.
 
         env: another environment with the same agents and spaces, such as the original of a compiled one.
         record: a file (.arrow, .parquet or .csv) to write these episodes to, see docs/data.md.
@@ -136,11 +162,13 @@ class Run:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
         place = self.env if env is None else self._other(env)
         if record is not None:
-            return self._record(Path(record), place, env, episodes, seed, explore)
+            return self._record(Path(record), place, env, episodes, seed, explore, best)
         play = make_player(self.algorithm, place, episodes, explore, self.config.options.workers)
-        return summarize(*play(self.params(), jax.random.key(seed)))
+        return summarize(*play(self.params(best), jax.random.key(seed)))
 
-    def _record(self, path: Path, place: Any, name: Any, episodes: int, seed: int, explore: bool) -> EvalResult:
+    def _record(
+        self, path: Path, place: Any, name: Any, episodes: int, seed: int, explore: bool, best: bool
+    ) -> EvalResult:
         try:
             from flockrl.evaluation.record import record_episodes
         except ImportError as error:
@@ -150,7 +178,7 @@ class Run:
             called = self.source.files.about["env"]
         about = {"env": called, "algorithm": self.config.algorithm, "seed": seed, "explore": explore}
         return record_episodes(
-            path, self.algorithm, place, self.params(), about, episodes, jax.random.key(seed), explore,
+            path, self.algorithm, place, self.params(best), about, episodes, jax.random.key(seed), explore,
             workers=self.config.options.workers,
         )  # fmt: skip
 
@@ -166,13 +194,15 @@ class Run:
                 )
         return other
 
-    def policy(self, seed: int = 0, side: str | None = None) -> Policy:
-        """The trained team, to act anywhere; with `side`, the agents of that side alone."""
+    def policy(self, seed: int = 0, side: str | None = None, best: bool = False) -> Policy:
+        """The trained team, to act anywhere; with `side`, the agents of that side alone.
+
+        best: as it was when its evaluation was the best, instead of the newest.
+        """
         place = getattr(self.source, "home", None) or self.source
         codec = place.codec if isinstance(place, Host) else None
-        config, state = self.config, self._read(self._acting())
-        params = self.algorithm.params(state.learner)
-        about: dict[str, Any] = {"name": config.algorithm, "version": int(state.iteration)}
+        config, (params, version) = self.config, self._versioned(best)
+        about: dict[str, Any] = {"name": config.algorithm, "version": version}
         if side is None:
             share: Any = getattr(config.config, "share", "groups")
             return Policy(self.algorithm, params, place.spec, seed, codec, share=share, **about)
@@ -194,9 +224,9 @@ class Run:
             raise UsageError(f"{side} is played by the policy of {source} for all agents: name that run instead.")
         return player
 
-    def episode(self, seed: int = 0) -> list[PyTree]:
-        """The environment's states over one greedy episode, for drawing."""
-        return record_episode(self.algorithm, self.env, self.params(), jax.random.key(seed))
+    def episode(self, seed: int = 0, explore: bool = False, best: bool = False) -> Episode:
+        """One episode in full, for drawing."""
+        return record_episode(self.algorithm, self.env, self.params(best), jax.random.key(seed), explore)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"

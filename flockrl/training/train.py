@@ -18,7 +18,9 @@ from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, writ
 from flockrl.core.settings import build
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
+from flockrl.training.compilation import check_platform
 from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.longer import lengthen, write_longer
 from flockrl.training.loop import Loop
 from flockrl.training.memory import check_shapes
 from flockrl.training.programs import make_program, make_source
@@ -67,6 +69,7 @@ def _train(
     callbacks: Sequence[Callback], record: str | Path | None, init_from: str | Path | Run | None, init_partly: bool,
     settings: dict[str, Any],
 ) -> Any:  # fmt: skip
+    check_platform()
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
     environment = make_source(env, options.memory_limit)
@@ -90,7 +93,8 @@ def _train(
     with contextlib.ExitStack() as stack:
         if record is not None:
             program.recording = stack.enter_context(contextlib.closing(_recording(runs, environment)))
-        paths = new_directories(out, _short(title, config, name), [run.options.seed for run in runs])
+        numbers = [run.options.seed for run in runs]
+        paths = stack.enter_context(new_directories(out, _short(title, config, name), numbers))
         stack.enter_context(locked(paths))
         for path, run in zip(paths, runs, strict=True):
             write_json(path / CONFIG, run.to_json())
@@ -120,15 +124,26 @@ def _recording(runs: Sequence[RunConfig], env: Any, resumed: bool = False) -> An
 
 
 def resume(
-    path: str | Path, env: Any = None, *, quiet: bool = True, callbacks: Sequence[Callback] = (), trust: bool = False
+    path: str | Path,
+    env: Any = None,
+    *,
+    steps: int | None = None,
+    quiet: bool = True,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
 ) -> Any:
     """Continue a run, or all seeds of one, from the newest checkpoint to the steps it was given.
 
     The result is the one that an uninterrupted run would have had, bit for bit. trust: see `Run`.
+
+    steps: train longer, to this many steps in all; finished runs go on, too. Where a schedule depends on the length of
+    the run, a warning says so; without one, the result is that of a run which had these steps from the start.
     """
+    check_platform()
     paths = find_runs(path)
     runs = [Run(p, env, trust) for p in paths]
-    if all((p / RESULT).exists() for p in paths):
+    left = not all((p / RESULT).exists() for p in paths) if steps is None else lengthen(runs, steps)
+    if not left:
         return runs[0] if len(runs) == 1 else runs
     for run in runs:
         if run.config.begins_elsewhere and not run.steps():
@@ -139,4 +154,6 @@ def resume(
         if configs[0].record:
             recording = _recording(configs, runs[0].source, resumed=True)
             program.recording = stack.enter_context(contextlib.closing(recording))
+        if steps is not None:
+            write_longer(runs)
         return Loop(program, configs, paths, runs[0].source, callbacks, quiet).run()

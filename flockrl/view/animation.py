@@ -14,6 +14,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.envs.api import Env
+from flockrl.envs.host.env import Host
 from flockrl.evaluation.episodes import Episode, record, spread
 from flockrl.view.plots import draw_paths
 from flockrl.view.trace import draw
@@ -30,14 +31,16 @@ CANDIDATES = 25
 """The number of episodes from which the best, the median and the worst are chosen."""
 
 
-def write_animation(run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False) -> None:
+def write_animation(
+    run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False, best: bool = False
+) -> None:
     """Play one episode, or choose the best, the median and the worst of `CANDIDATES`, and write it as .gif or .mp4."""
     write = {".gif": write_gif, ".mp4": write_mp4}.get(file.suffix.lower())
     if write is None:
         raise UsageError(f"An animation is written as a .gif or .mp4 file, not {file.name!r}.")
     if write is write_mp4 and shutil.which("ffmpeg") is None:
         raise UsageError("An .mp4 file needs the program ffmpeg, which is not installed: write a .gif instead.")
-    pictures = compare(run, seed, explore=explore) if side_by_side else play(run, seed, explore=explore)
+    pictures = (compare if side_by_side else play)(run, seed, explore=explore, best=best)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(pictures, file)
@@ -45,7 +48,9 @@ def write_animation(run: Run, file: Path, seed: int = 0, side_by_side: bool = Fa
         raise UsageError(f"Cannot write {file}: {error.strerror or error}.") from error
 
 
-def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False) -> None:
+def write_paths(
+    run: Run, file: Path, seed: int = 0, side_by_side: bool = False, explore: bool = False, best: bool = False
+) -> None:
     """Play as `write_animation` does, and plot the agents' paths as one still picture."""
     if file.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"A plot is written as a .png, .pdf or .svg file, not {file.name!r}.")
@@ -56,7 +61,7 @@ def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False,
         )
 
     count = CANDIDATES if side_by_side else 1
-    episodes = record(run.algorithm, env, run.params(), jax.random.key(seed), count, explore)
+    episodes = record(run.algorithm, env, run.params(best), jax.random.key(seed), count, explore)
     chosen = spread(episodes) if side_by_side else {"return": episodes[0]}
     panels = {f"{name}: {episode.score:.2f}": env.paths(episode.states) for name, episode in chosen.items()}
     try:
@@ -66,31 +71,19 @@ def write_paths(run: Run, file: Path, seed: int = 0, side_by_side: bool = False,
         raise UsageError(f"Cannot write {file}: {error.strerror or error}.") from error
 
 
-def play(run: Run, seed: int = 0, size: int = 400, explore: bool = False) -> list[np.ndarray]:
+def play(run: Run, seed: int = 0, size: int = 400, explore: bool = False, best: bool = False) -> list[np.ndarray]:
     """Pictures of one episode."""
-    env: Any = run.env
-    if not isinstance(env, Env):  # it runs on the host and renders itself
-        if explore:
-            raise UsageError(f"{run.config.env} can be rendered only in greedy episodes: leave out --explore.")
-        if getattr(env, "render", None) is None:
-            raise UsageError(f"{run.config.env} cannot be rendered: the environment makes no pictures.")
-        return list(env.render(run.episode(seed)))
-    from flockrl.view.animation import frames
-
-    (episode,) = record(run.algorithm, env, run.params(), jax.random.key(seed), 1, explore)
-    return frames(env, episode, size)
+    return frames(run.env, run.episode(seed, explore, best), size)
 
 
-def compare(run: Run, seed: int = 0, size: int = 300, explore: bool = False) -> list[np.ndarray]:
+def compare(run: Run, seed: int = 0, size: int = 300, explore: bool = False, best: bool = False) -> list[np.ndarray]:
     """Pictures of the best, the median and the worst of `CANDIDATES` episodes, side by side. An episode that ends early
     keeps its last picture."""
     env: Any = run.env
     if not isinstance(env, Env):
         raise UsageError(f"{run.config.env} runs on the host, where episodes cannot be shown side by side.")
-    from flockrl.view.animation import frames
-
     key = jax.random.key(seed)
-    found = spread(record(run.algorithm, env, run.params(), key, CANDIDATES, explore))
+    found = spread(record(run.algorithm, env, run.params(best), key, CANDIDATES, explore))
     films = [frames(env, episode, size) for episode in found.values()]
     heads = [_heading(f"{name}: {episode.score:.2f}", size) for name, episode in found.items()]
     gap = np.full((size + len(heads[0]), size // 25, 3), 255, np.uint8)
@@ -151,9 +144,9 @@ def write_mp4(pictures: Sequence[np.ndarray], file: Path) -> None:
 
 
 def frames(env: Any, episode: Episode, size: int = 400) -> list[np.ndarray]:
-    """Pictures [size, size, 3] of an episode: by the environment's own `render`, or as a trace of what happened."""
+    """Pictures of an episode: those that a host environment drew, [size, size, 3] by the environment's own `render`, or
+    as a trace of what happened."""
+    if isinstance(env, Host) and episode.states:
+        return episode.states
     render = getattr(env, "render", None)
-    if render is not None:
-        return list(render(episode.states, size))
-
-    return draw(env.spec, episode, size)
+    return draw(env.spec, episode, size) if render is None else list(render(episode.states, size))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flockrl.core.callbacks import Callback, Moment
-from flockrl.core.rundir import per_side
+from flockrl.core.rundir import RESULT, per_side, read_json, read_metrics
 from flockrl.core.types import EvalResult
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ QUIET = 30.0
 class Progress(Callback):
     """A live bar on a terminal; otherwise a printed line per evaluation, and one after `QUIET` seconds without any."""
 
-    def __init__(
-        self, run: RunConfig, program: Program, seeds: int, drawable: bool = False, console: Console | None = None
-    ):
+    def __init__(self, run: RunConfig, program: Program, seeds: int, console: Console | None = None):
         self.console = console or Console()
-        self.run, self.program, self.seeds, self.drawable = run, program, seeds, drawable
+        self.run, self.program, self.seeds = run, program, seeds
         self.evals: dict[int, list[dict[str, float]]] = {}
         """By seed, each evaluation's return by side; under "" where all agents play together."""
         self.bar = bars.Progress(
@@ -46,6 +44,9 @@ class Progress(Callback):
         self.said = 0.0
 
     def on_start(self, moment: Moment) -> None:
+        if moment.step:  # the run goes on: its earlier evaluations count too
+            scores = (_by_side(row, "eval_return") for row in read_metrics(moment.path))
+            self.evals[moment.seed] = [score for score in scores if score]
         if self.task is not None:
             return
         seeds = f", {self.seeds} seeds" if self.seeds > 1 else ""
@@ -90,10 +91,16 @@ class Progress(Callback):
     def on_end(self, moment: Moment) -> None:
         self.bar.stop()
         self.finals.append(moment)
-        if (len(self.finals) == self.seeds and moment.step == moment.steps) or moment.stop_reason:
+        if len(self.finals) == self.seeds and (moment.step == moment.steps or moment.stop_reason):
             self.console.print(self._table())
+            if moment.stop_reason:
+                self.console.print(
+                    f"Stopped at step {moment.step:,} of {moment.steps:,}: {moment.stop_reason}",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
             where = moment.path if self.seeds == 1 else moment.path.parent
-            watch = f" Watch it: flockrl eval {moment.path} --gif episode.gif" if self.drawable else ""
+            named = not self.run.env.startswith(("custom/", "data/"))
+            watch = f" Watch it: flockrl eval {moment.path} --gif episode.gif" if named else ""
             print(f"Curve: {where / 'curve.png'}.{watch}")
 
     def _table(self) -> Table:
@@ -102,7 +109,7 @@ class Progress(Callback):
         for name in ("seed", "steps", *(["side"] if len(sides) > 1 else []), *COLUMNS):
             table.add_column(name, justify="right")
         for moment in self.finals:
-            speed = f"{moment.metrics.get('steps_per_second', 0):,.0f}"
+            speed = f"{_speed(moment):,.0f}"
             for side in sides:
                 scores = [scores[side] for scores in self.evals.get(moment.seed, [])]
                 shown = [f"{x:.2f}" for x in (scores[0], max(scores), scores[-1])] if scores else ["-"] * 3
@@ -114,6 +121,13 @@ class Progress(Callback):
 def _by_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
     """A figure of a log point by side, or under "" where all agents play together; {} where it is not there."""
     return per_side(row, what) or ({"": row[what]} if row.get(what) is not None else {})
+
+
+def _speed(moment: Moment) -> float:
+    """Steps per second over the whole run, where it is finished."""
+    file = moment.path / RESULT
+    known = read_json(file) if file.exists() else moment.metrics
+    return known.get("steps_per_second", 0.0)
 
 
 def _told(scores: Mapping[str, float], width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import sys
@@ -60,13 +61,21 @@ class Recipe:
             from flockrl.envs.adapters import pettingzoo
 
             return pettingzoo.raw(self.name, settings, draw)
-        if self.suite == "python":
-            return factory(self.name)(**settings)
-        if self.suite == "object":
-            return self.thing(**settings) if callable(self.thing) else copy.deepcopy(self.thing)
+        if self.suite in ("python", "object"):
+            thing = self.thing if self.suite == "object" else factory(self.name)
+            return _call(thing, settings, draw) if callable(thing) else copy.deepcopy(thing)
         from flockrl.envs.adapters import gymnasium
 
         return gymnasium.raw(self.suite, self.name, settings, draw)
+
+
+def _call(build: Any, settings: dict[str, Any], draw: bool) -> Any:
+    """An environment from a user's class or function; to be drawn, with pictures where it takes a render_mode."""
+    if draw and "render_mode" not in settings:
+        with contextlib.suppress(TypeError, ValueError):  # of builders that do not say what they take
+            if "render_mode" in inspect.signature(build).parameters:
+                settings = {**settings, "render_mode": "rgb_array"}
+    return build(**settings)
 
 
 def factory(name: str) -> Any:
@@ -112,7 +121,7 @@ def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
         return jaxmarl.make(short, given)
     options, given = split(f"{suite}/{short}", given)
     recipe = Recipe(suite, short, tuple(given.items()), options)
-    return _finished(recipe) if suite == "python" else Host(recipe, drawable=True)
+    return _finished(recipe) if suite == "python" else Host(recipe)
 
 
 def make_object(thing: Any) -> Any:
@@ -131,7 +140,7 @@ def _finished(recipe: Recipe) -> Any:
         raise UsageError(f"{what} cannot be built with these settings: {error}.") from error
     if isinstance(built, Host) or _is_compiled(built):
         return built
-    return Host(recipe, drawable=getattr(built, "render_mode", None) == "rgb_array")
+    return Host(recipe)
 
 
 def _is_compiled(thing: Any) -> bool:

@@ -73,7 +73,7 @@ class Host:
     `build` travels to worker processes. `first` is a team that was built to learn the spec from.
     """
 
-    def __init__(self, build: Callable[[bool], HostEnv], drawable: bool = False):
+    def __init__(self, build: Callable[[bool], HostEnv]):
         # Acting is a small program that is called at every step. Handed to another thread, as JAX does by default, it
         # waits for a core that the workers keep busy. This has its effect where JAX has not computed anything yet.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -81,8 +81,6 @@ class Host:
         self.first = build(False)
         self.spec, self.codec = self.first.spec, self.first.codec
         self.form = Form(self.spec, self.first.masked, self.first.mortal)
-        if drawable:
-            self.render = list  # the "states" of a recorded episode are its frames
 
     def __repr__(self) -> str:
         return f"Host({self.spec.name!r})"
