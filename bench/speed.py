@@ -12,10 +12,11 @@ floor are measured in turns, and the ratio of their medians is printed.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import itertools
 import json
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.algos.presets import make_config, preset
+from flockrl.core.errors import install
 from flockrl.core.types import EnvSpec
 from flockrl.envs import make
 from flockrl.envs.api import reset_batch, step_batch
@@ -332,7 +334,11 @@ def results(only: str, rounds: int) -> Iterator[dict[str, Any]]:
         yield stepping(rounds)
     if only in "host-16":
         host = importlib.import_module("host")  # the file beside this one
-        yield host.measure(host.MODULE, 16, rounds, 5.0)
+        package = host.MODULE.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            print(f"host-16 is left out: it needs {package} ({install('pettingzoo')}).", file=sys.stderr)
+        else:
+            yield host.measure(host.MODULE, 16, rounds, 5.0)
 
 
 if __name__ == "__main__":

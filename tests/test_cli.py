@@ -1,12 +1,20 @@
 """The command line: what it writes, and one clear sentence for every kind of wrong input."""
 
+import dataclasses
+import importlib.util
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import TINY
 from PIL import Image
 
+import flockrl
 from flockrl.commands.main import main
+from flockrl.commands.parsing import parse
 
 FLAGS = [
     "--steps", "512", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",
@@ -205,3 +213,74 @@ def test_a_diverging_run_stops_and_names_the_last_good_checkpoint(cli, tmp_path)
 
 def test_tiny_settings_are_what_the_other_tests_assume(tiny_run):
     assert tiny_run.result["steps"] == TINY["steps"]
+
+
+MEANT = [
+    (("train", "mappo", "mpe/simple_spread", "--learning-rate", "1e-3"), "Did you mean '--lr'?"),
+    (("train", "mappo", "mpe/simple_spread", "--device", "gpu"), "Did you mean '--platform'?"),
+    (("train", "mappo", "mpe/simple_spread", "--gpu"), "Did you mean '--platform'?"),
+    (("train", "mappo", "mpe/simple_spread", "--num-envs", "8"), "Did you mean '--envs'?"),
+    (("train", "mappo", "mpe/simple_spread", "--total-timesteps=9"), "Did you mean '--steps'?"),
+    (("train", "maddpg", "mpe/simple_spread", "--batch", "8"), "Did you mean '--batch-size'?"),
+    (("train", "mappo", "mpe/simple_spread", "--discount", "0.9"), "Did you mean '--gamma'?"),
+    (("train", "mappo", "mpe/simple_spread", "--frobnicate", "1"), "`flockrl train mappo --help` lists its options."),
+    (("train", "adversary=mappo,agent=random", "mpe/simple_tag", "--adversary.learning-rate", "1"), "--adversary.lr'?"),
+    (("train", "mappo", "smac/3m"), "Did you mean 'jaxmarl/HeuristicEnemySMAX:scenario=3m'?"),
+    (("train", "ppo", "CartPole-v1"), "Did you mean 'gymnasium/CartPole-v1'?"),
+    (("train", "ppo", "gym/CartPole-v1"), "Did you mean 'gymnasium/CartPole-v1'?"),
+    (("train", "mappo", "mpe2/simple_spread_v3"), "Did you mean 'pettingzoo/mpe2.simple_spread_v3'?"),
+    (("train", "mappo", "simple_spread_v3"), "Did you mean 'pettingzoo/mpe2.simple_spread_v3'?"),
+    (("train", "mappo", "pettingzoo/simple_spread_v3"), "Did you mean 'pettingzoo/mpe2.simple_spread_v3'?"),
+    (("train", "mappo", "pettingzoo/nowhere.at_all"), "There is no module 'nowhere.at_all'"),
+    (("train", "mappo", "mpe/simple_spread", "--steps", "1.5"), "expected a whole number"),
+    (("train", "mappo", "mpe/simple_spread", "--steps", "inf"), "expected a whole number"),
+    (("test", "runs/x"), "Did you mean 'eval'?"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), MEANT, ids=[" ".join(words[1:]) for words, _ in MEANT])
+def test_what_is_meant_is_suggested_by_meaning_or_not_at_all(cli, words, sentence):
+    status, _, err = cli(*words)
+    assert status == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_settings_in_python_are_suggested_by_meaning_too():
+    with pytest.raises(flockrl.UsageError, match="Did you mean 'lr'"):
+        flockrl.train("mappo", "mpe/simple_spread", learning_rate=1e-3)
+
+
+@pytest.mark.parametrize(("word", "number"), [("1e6", 10**6), ("5_000_000", 5 * 10**6), ("2.5e3", 2500), ("-3", -3)])
+def test_whole_numbers_are_taken_as_people_write_them(word, number):
+    flags = dataclasses.make_dataclass("Flags", [("steps", int | None, None), ("hidden", tuple[int, ...], (8,))])
+    given = parse(flags, ["--steps", word, "--hidden", "1e1", "4"], "flockrl x", "")
+    assert (given.steps, given.hidden) == (number, (10, 4))
+    assert type(given.steps) is int
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_any_more_is_no_error(unbuffered):
+    command = [sys.executable, "-m", "flockrl", "list", "algorithms"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+def test_list_says_what_is_not_installed(cli, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "rware" else found(name))
+    lines = {line.split("/")[0]: line for line in cli("list", "envs")[1].splitlines()}
+    assert "not installed: pip install 'flockrl[rware]', or in a checkout pip install -e '.[rware]'" in lines["rware"]
+    assert "not installed" not in lines["python"] + lines["gymnasium"] + lines["mpe"]
+
+
+def test_the_benchmark_of_speed_leaves_out_what_is_not_installed(monkeypatch, capsys):
+    folder = Path(__file__).parent.parent / "bench"
+    monkeypatch.syspath_prepend(str(folder))
+    speed = importlib.import_module("speed")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert list(speed.results("host-16", 1)) == []
+    assert "host-16 is left out: it needs mpe2" in capsys.readouterr().err

@@ -185,7 +185,9 @@ def test_figures_are_told_by_side_and_the_best_is_not_an_average(hunt):
 
 def test_resuming_a_finished_run_says_so(cli, hunt):
     before = (hunt / "metrics.jsonl").read_bytes(), (hunt / "result.json").read_bytes()
-    assert cli("resume", hunt) == (0, f"{hunt} is finished: nothing to resume.\n", "")
+    status, text, error = cli("resume", hunt)
+    assert (status, error) == (0, "")
+    assert text.startswith(f"{hunt} is finished: nothing to resume.")
     assert before == ((hunt / "metrics.jsonl").read_bytes(), (hunt / "result.json").read_bytes())
 
 

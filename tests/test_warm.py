@@ -207,8 +207,8 @@ def asked_for(monkeypatch, run, call):
     names = {f"{i:05d}": jax.tree_util.keystr(path) for i, (path, _) in enumerate(paths)}
     read, found = Checkpoints._read, []
 
-    def spy(self, step, like, chosen):
-        leaves = read(self, step, like, chosen)
+    def spy(self, step, part, like, chosen):
+        leaves = read(self, step, part, like, chosen)
         found.extend(names[key] for key in leaves)
         return leaves
 

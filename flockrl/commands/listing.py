@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from typing import Any
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 
 
 def listing(words: list[str]) -> int:
@@ -30,8 +31,16 @@ def listing(words: list[str]) -> int:
             for name, builder in environments(suite).items():
                 print(f"{suite + '/' + name:32}{_settings(builder)}{_sides(builder)}")
         for suite, form in OUTSIDE.items():
-            print(f"{suite + '/' + form:32}{ABOUT[suite]}")
+            print(f"{suite + '/' + form:32}{ABOUT[suite]}{_missing(suite)}")
     return 0
+
+
+def _missing(suite: str) -> str:
+    """How to install the package behind a suite, where it is not there."""
+    from flockrl.envs.adapters.gymnasium import PACKAGES
+
+    package = {**PACKAGES, "python": "flockrl"}.get(suite, suite)
+    return "" if importlib.util.find_spec(package) else f"  [not installed: {install(suite)}]"
 
 
 def _summary(name: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flockrl.core.errors import Notice, UsageError, nearest
+from flockrl.core.errors import Notice, UsageError, install, nearest
 
 OVERVIEW = """\
 flockrl trains teams of agents.
@@ -46,7 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise UsageError(f"There is no command {words[0]!r}.{nearest(words[0], COMMANDS)}")
-        return COMMANDS[words[0]](words[1:])
+        status = COMMANDS[words[0]](words[1:])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _closed():
+            raise
+        return 0
     except UsageError as error:
         print(f"flockrl: {error}", file=sys.stderr)
         return error.status
@@ -55,6 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
+
+
+def _closed() -> bool:
+    """Whether nobody reads the output any more, as after `| head`. Then nothing more is written to it."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _format_warning(message: Warning | str, category: type[Warning], *place: Any) -> str:
@@ -72,7 +89,7 @@ def _later(module: str, command: str) -> Callable[[list[str]], int]:
         try:
             commands = importlib.import_module(module)
         except ModuleNotFoundError as error:
-            raise UsageError(f"This command needs {error.name}: pip install 'flockrl[relay]'.") from error
+            raise UsageError(f"This command needs {error.name}: {install('relay')}.") from error
         return getattr(commands, command)(words)
 
     return call

@@ -10,9 +10,32 @@ import typing
 from typing import Any
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from flockrl.core.code import trust_files
-from flockrl.core.errors import UsageError, nearest
+from flockrl.core.errors import UsageError, closest
+
+NUMBERS = ConstructorRegistry()
+
+
+@NUMBERS.primitive_rule
+def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Whole numbers as people write them: 1000000, 1_000_000, 1e6."""
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1, metavar="INT", instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda x: isinstance(x, int) and not isinstance(x, bool), str_from_instance=lambda x: [str(x)],
+    )  # fmt: skip
+
+
+def whole_number(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        if re.fullmatch(r"[+-]?[0-9._]+e[+]?[0-9]{1,3}", word, re.IGNORECASE) and float(word).is_integer():
+            return int(float(word))
+        raise ValueError(f"expected a whole number, such as 1000000, 1_000_000 or 1e6, and not {word!r}") from None
 
 
 def parse(flags: Any, words: list[str], prog: str, description: str, prefixes: bool = False) -> Any:
@@ -22,7 +45,7 @@ def parse(flags: Any, words: list[str], prog: str, description: str, prefixes: b
     """
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(complaint), NUMBERS:
             result, unknown = tyro.cli(
                 flags, args=words, prog=prog, description=description, return_unknown_args=True,
                 config=() if prefixes else (tyro.conf.OmitArgPrefixes,),
@@ -32,7 +55,10 @@ def parse(flags: Any, words: list[str], prog: str, description: str, prefixes: b
             raise UsageError(f"{_sentence(complaint.getvalue())} `{prog} --help` explains.") from None
         raise
     if unknown:
-        hint = nearest(unknown[0].partition("=")[0], _flags(flags, prefixes)) if unknown[0].startswith("-") else ""
+        word, hint = unknown[0].partition("=")[0], ""
+        if word.startswith("-"):
+            meant = closest(word, _flags(flags, prefixes))
+            hint = f" `{prog} --help` lists its options." if meant is None else f" Did you mean {meant!r}?"
         raise UsageError(f"{prog} does not know what to do with {unknown[0]!r}.{hint}")
     if getattr(result, "trust", False):
         trust_files()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from typing import Any
 
 from flockrl.core.errors import UsageError, nearest
@@ -37,12 +38,36 @@ def make(name: Any, **settings: Any) -> Any:
     if not slash or suite not in SUITES:
         known = [f"{s}/{n}" for s in SUITES for n in environments(s)]
         known += [f"{suite}/{form}" for suite, form in adapt.SUITES.items()]
-        raise UsageError(f"There is no environment {path!r}.{nearest(path, known)}")
+        raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:
         raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}")
     given = {**parse_settings(text), **settings}
     return _build(path, builders[short], given)
+
+
+ELSEWHERE = {
+    "smac": "jaxmarl/HeuristicEnemySMAX:scenario={}", "smax": "jaxmarl/HeuristicEnemySMAX:scenario={}",
+    "smacv2": "jaxmarl/HeuristicEnemySMAX:scenario={}", "overcooked": "jaxmarl/overcooked:layout={}",
+    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "foraging": "lbf/{}", "robotic_warehouse": "rware/{}",
+    "warehouse": "rware/{}", "mpe2": "pettingzoo/mpe2.{}", "atari": "pettingzoo/pettingzoo.atari.{}",
+    "butterfly": "pettingzoo/pettingzoo.butterfly.{}", "sisl": "pettingzoo/pettingzoo.sisl.{}",
+}  # fmt: skip
+"""What people call suites -> the name of such an environment here."""
+
+
+def _meant(suite: str, short: str) -> str:
+    """`` Did you mean 'x'?`` for names that other libraries use; empty for others."""
+    if short and suite.lower() in ELSEWHERE:
+        return f" Did you mean {ELSEWHERE[suite.lower()].format(short)!r}?"
+    if short:
+        return ""
+    if re.search(r"-v[0-9]+$", suite):
+        return f" Did you mean 'gymnasium/{suite}'?"
+    from flockrl.envs.adapters import pettingzoo
+
+    found = pettingzoo.find(suite) if pettingzoo.VERSION.search(suite) else None
+    return f" Did you mean 'pettingzoo/{found}'?" if found else ""
 
 
 def environments(suite: str) -> dict[str, Any]:

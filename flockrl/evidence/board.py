@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flockrl.core.errors import install
 from flockrl.evidence import statistics
 from flockrl.evidence.harness import Work
 from flockrl.evidence.records import Record, protocol
@@ -105,7 +106,7 @@ def plain_table(records: Sequence[Record]) -> Table:
         scores.setdefault((record.env, record.label), []).append(record.final)
     for (env, label), finals in sorted(scores.items()):
         table.add_row(env, label, str(len(finals)), f"{np.mean(finals):.2f}", f"{np.std(finals):.2f}")
-    table.caption = Text(f"{protocol(records)} For intervals: pip install 'flockrl[report]'.")
+    table.caption = Text(f"{protocol(records)} For intervals: {install('report')}.")
     table.caption_justify = "left"
     return table
 

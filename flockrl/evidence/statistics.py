@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 
 MIN_SEEDS = 5
 """Below this number of seeds intervals are unreliable, and tables say so."""
@@ -135,5 +135,5 @@ def _rliable(part: str) -> Any:
         return importlib.import_module(f"rliable.{part}")
     except ImportError as error:
         raise UsageError(
-            f"Statistics need the extra `report` ({error.name} is missing): pip install 'flockrl[report]'."
+            f"Statistics need the extra `report` ({error.name} is missing): {install('report')}."
         ) from error

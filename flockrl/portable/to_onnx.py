@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 from flockrl.portable.graph import Shape, Value, ordered
 
 OPSET, IR = 18, 8
@@ -34,7 +34,7 @@ def write_onnx(path: Path, inputs: Sequence[Value], outputs: Mapping[str, Value]
     try:
         import onnx
     except ImportError as error:
-        raise UsageError("Export to ONNX needs onnx: pip install 'flockrl[export]'.") from error
+        raise UsageError(f"Export to ONNX needs onnx: {install('export')}.") from error
     model = _Writer(onnx, inputs, outputs).model()
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 from flockrl.portable.graph import Shape, Value, ordered
 
 BATCHES = 3, 2
@@ -19,7 +19,7 @@ def write_torchscript(path: Path, inputs: Sequence[Value], outputs: Mapping[str,
     try:
         import torch
     except ImportError as error:
-        raise UsageError("Export to TorchScript needs torch: pip install 'flockrl[torchscript]'.") from error
+        raise UsageError(f"Export to TorchScript needs torch: {install('torchscript')}.") from error
     module = _module(torch, inputs, outputs)
     examples, others = (_examples(torch, inputs, batch) for batch in BATCHES)
     with warnings.catch_warnings(), torch.no_grad():

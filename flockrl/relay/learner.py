@@ -6,11 +6,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flockrl.core.errors import NotFinite, UsageError
+from flockrl.core.errors import NotFinite, UsageError, notice
+from flockrl.core.rundir import read_json
 from flockrl.core.spec import EnvSpec
 from flockrl.core.text import printable
 from flockrl.data.experience import Experience
@@ -41,8 +42,35 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
         raise UsageError(
             f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
         )
+    _say_what_is_kept(path, settings)
     _cut_metrics(path / "metrics.jsonl", trainer.stats["steps"])
     return trainer
+
+
+def _say_what_is_kept(path: Path, asked: Mapping[str, Any]) -> None:
+    """A warning that names the settings that were asked for and differ from those of the saved trainer, which stay."""
+    saved = read_json(path / CONFIG)
+    kept = {**_flat(saved.get("config", {})), **{name: saved.get(name) for name in ("envs", "steps", "seed")}}
+    wanted = {**_flat(asked.get("hyperparams", {})), **{name: asked[name] for name in kept if name in asked}}
+    if asked.get("buffer_size") is not None and "sides" not in saved:
+        kept.setdefault("buffer_size", saved["envs"] * kept["rollout_steps"])
+        wanted["buffer_size"] = asked["buffer_size"]
+    if asked.get("max_version_lag") is not None:
+        kept["max_version_lag"], wanted["max_version_lag"] = saved["max_version_lag"], asked["max_version_lag"]
+    differ = [f"{name} {kept.get(name)!r} (not {x!r})" for name, x in wanted.items() if kept.get(name) != x]
+    if differ:
+        notice(
+            f"The trainer in {path} goes on with the settings it was begun with: {', '.join(differ)}. To begin anew "
+            "with others, choose another --data."
+        )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, those of a side as adversary.lr, as JSON has them."""
+    found: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(settings)).items():
+        found |= {f"{name}.{k}": x for k, x in value.items()} if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _same(one: str, other: str) -> bool:

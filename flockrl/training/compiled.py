@@ -31,6 +31,7 @@ class CompiledProgram:
         self.setting, self.env, self.algorithm = setting, env, setting.algorithm
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         self.recording: Any = None
+        self.chosen: dict[str, Any] = {}
         self._step: Any = jax.jit(self.step, donate_argnums=0)
         self._advance: Any = jax.jit(self.advance, donate_argnums=0)
         self._evaluate: Any = jax.jit(make_evaluator(self.algorithm, env, setting.options.eval_episodes))

@@ -12,9 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_json
 from flockrl.core.errors import UsageError
 from flockrl.core.memory import parse_size
+from flockrl.core.rundir import CONFIG, read_json, write_json
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
 
@@ -152,6 +155,12 @@ def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     names = ("flockrl", "jax", "jaxlib", "flax", "optax", "numpy")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def write_choices(path: Path, chosen: Mapping[str, Any]) -> None:
+    """Add to the configuration of a run what it chose by itself, and where it computes."""
+    device = {"platform": jax.default_backend(), "device": jax.devices()[0].device_kind}
+    write_json(path / CONFIG, {**read_json(path / CONFIG), "chosen": {**device, **chosen}})
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -47,6 +47,7 @@ class HostProgram:
             raise UsageError("worker_timeout is for workers, and workers is 0: leave one of them out.")
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         self.recording: Any = None
+        self.chosen: dict[str, Any] = {}
         self.actor, self.greedy = HostActor(self.algorithm), HostActor(self.algorithm, explore=False)
         self._executor: Executor | None = None
         self._batches: dict[int, HostBatch] = {}
@@ -62,6 +63,7 @@ class HostProgram:
         self._tests = min(HOST_ENVS, self.options.eval_episodes)
         sizes = [self.options.envs] * len(seeds) + [self._tests]
         self._executor, self.note = open_executor(self.host, sizes, self.options.workers, self.options.worker_timeout)
+        self.chosen = {"workers": len(getattr(self._executor, "pids", ()))}
         starts = np.cumsum([0, *sizes[:-1]])
         self._batches = {
             seed: HostBatch(self._executor, int(at), self.options.envs)

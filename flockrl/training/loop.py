@@ -21,7 +21,7 @@ from flockrl.evaluation.metrics import team_metrics
 from flockrl.evaluation.playing import summarize
 from flockrl.training.best import Best
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.config import RunConfig
+from flockrl.training.config import RunConfig, write_choices
 from flockrl.training.figures import parties, per_side, row_of, side_names
 from flockrl.training.interrupt import interrupts
 from flockrl.training.log import Log
@@ -102,6 +102,8 @@ class Loop:
 
     def _run(self) -> Any:
         self.program.compile(self.seeds[0])
+        for path in self.paths:
+            write_choices(path, self.program.chosen)
         self.checkpoints = [Checkpoints(path / CHECKPOINTS) for path in self.paths]
         self.logs: list[Log] = []
         try:

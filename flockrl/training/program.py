@@ -50,6 +50,8 @@ class Program(Protocol):
     compile_seconds: float
     note: str
     """How the environment is stepped, or that nothing is evaluated; may be empty."""
+    chosen: dict[str, Any]
+    """What it chose by itself and the configuration leaves open, by name."""
     fresh: int
     """Episodes that a resumed run could not continue and began anew."""
     recording: Any

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from flockrl.algos.assembly import facts, make_algorithm
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 from flockrl.core.memory import MEMORY, parse_size
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
@@ -26,7 +26,7 @@ def make_source(name: Any, memory_limit: str | None = None) -> Any:
     try:
         from flockrl.training.recorded import Recorded
     except ImportError as error:
-        raise UsageError("Trajectory files need pyarrow: pip install 'flockrl[relay]'.") from error
+        raise UsageError(f"Trajectory files need pyarrow: {install('relay')}.") from error
     return Recorded(name.removeprefix("data/"), MEMORY if memory_limit is None else parse_size(memory_limit))
 
 

@@ -67,6 +67,7 @@ class RecordedProgram:
         self.setting, self.recorded, self.algorithm = setting, source, setting.algorithm
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         self.recording: Any = None
+        self.chosen: dict[str, Any] = {}
         self._packer = packer
         self._packer()  # a learner that it does not suit is refused now
         self._streams: dict[int, tuple[int, Iterator[Trajectory]]] = {}

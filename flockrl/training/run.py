@@ -14,7 +14,7 @@ import jax
 from flockrl.algos.assembly import Sides, make_players
 from flockrl.algos.sides import Player
 from flockrl.core.code import require_trust, trusting
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
 from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
 from flockrl.envs.api import Env
@@ -172,7 +172,7 @@ class Run:
         try:
             from flockrl.evaluation.record import record_episodes
         except ImportError as error:
-            raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
+            raise UsageError(f"Recording needs pyarrow: {install('relay')}.") from error
         called = name if isinstance(name, str) else self.config.env if name is None else f"custom/{place.spec.name}"
         if called.startswith("data/"):
             called = self.source.files.about["env"]

@@ -12,7 +12,7 @@ from typing import Any
 from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback
 from flockrl.core.code import trusting
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install
 from flockrl.core.lock import locked
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
 from flockrl.core.settings import build
@@ -112,7 +112,7 @@ def _recording(runs: Sequence[RunConfig], env: Any, resumed: bool = False) -> An
     try:
         from flockrl.evaluation.recording import Recording
     except ImportError as error:
-        raise UsageError("Recording needs pyarrow: pip install 'flockrl[relay]'.") from error
+        raise UsageError(f"Recording needs pyarrow: {install('relay')}.") from error
 
     config = runs[0]
     if len(runs) > 1:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
@@ -57,7 +58,8 @@ class Progress(Callback):
         self.console.print(
             f"[bold]{self.run.algorithm}[/] on [bold]{self.run.env}[/]: {spec.num_agents} agent"
             f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{how}{seeds}; {note}"
-            f"compiled in {self.program.compile_seconds:.1f} s; writing to [bold]{where}[/]",
+            f"compiled for {jax.default_backend()} in {self.program.compile_seconds:.1f} s; "
+            f"writing to [bold]{where}[/]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
         if self.program.fresh:

@@ -16,6 +16,7 @@ from zoo import Pair
 
 import flockrl
 from flockrl.algos.presets import make_config
+from flockrl.core.rundir import read_json
 from flockrl.envs import make
 from flockrl.envs.host.batch import HostBatch, HostFault
 from flockrl.envs.host.env import Host
@@ -339,3 +340,14 @@ def test_two_minutes_of_killing_workers(tmp_path):
     assert rows(disturbed) == rows(quiet)
     same(disturbed.params(), quiet.params())
     print(f"{killer.kills} kills, {last['restarts']:.0f} restarts, {steps} steps")
+
+
+def test_what_a_run_chose_by_itself_is_kept(tmp_path, tiny_run):
+    """And is no setting: a run that takes this configuration chooses again."""
+    device = {"platform": "cpu", "device": jax.devices()[0].device_kind}
+    assert read_json(tiny_run.path / "config.json")["chosen"] == device
+    host = Host(lambda draw: Counter())
+    run = flockrl.train("ippo", host, out=tmp_path / "run", **{**TINY, "steps": 128})
+    config = read_json(run.path / "config.json")
+    assert (config["workers"], config["chosen"]) == (None, {**device, "workers": 0})
+    assert "chosen" not in flockrl.Run(run.path, host).config.to_json()

@@ -404,3 +404,15 @@ def test_files_of_a_model_stay_in_their_directory(tmp_path, monkeypatch):
                 Client(address).model(tmp_path / "m")
         assert not (tmp_path / "escape").exists()
         assert not os.path.exists("/etc/x")
+
+
+def test_a_restart_says_which_settings_stay(tmp_path, recwarn):
+    from flockrl.core.errors import Notice
+    from flockrl.relay.learner import open_trainer
+
+    settings = {"hyperparams": SMALL, "envs": 2, "steps": 400, "seed": 0, "buffer_size": None, "max_version_lag": None}
+    open_trainer(tmp_path, "ippo", SPEC, **settings)
+    open_trainer(tmp_path, "ippo", SPEC, **settings)
+    assert not [warning for warning in recwarn if warning.category is Notice]
+    with pytest.warns(Notice, match=r"lr 0\.002 \(not 0\.5\), envs 2 \(not 4\), seed 0 \(not 7\)\. To begin anew"):
+        open_trainer(tmp_path, "ippo", SPEC, **{**settings, "hyperparams": {**SMALL, "lr": 0.5}, "envs": 4, "seed": 7})

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, install, nearest
 
 LIMITS = ("max_cycles", "max_steps", "max_episode_steps", "_max_episode_steps", "max_frames")
 """Attributes under which environments keep the length of an episode."""
@@ -88,7 +88,7 @@ def load(module: str, suite: str, extras: Mapping[str, str] | None = None) -> An
         missing = error.name or top
         if missing == top:
             extra = (extras or {}).get(top, suite)
-            raise UsageError(f"{suite}/{module} needs the package {top}: pip install 'flockrl[{extra}]'.") from error
+            raise UsageError(f"{suite}/{module} needs the package {top}: {install(extra)}.") from error
         if module == missing or module.startswith(f"{missing}."):
             raise UsageError(f"There is no module {module!r} in the installed {top}.{_siblings(module)}") from error
         raise UsageError(f"{suite}/{module} needs the package {missing}: pip install {missing}.") from error
@@ -98,8 +98,6 @@ def load(module: str, suite: str, extras: Mapping[str, str] | None = None) -> An
 
 def _siblings(module: str) -> str:
     import pkgutil
-
-    from flockrl.core.errors import nearest
 
     parent, _, short = module.rpartition(".")
     try:

@@ -8,19 +8,25 @@ masked; those of agents that wait are ignored too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
+import pkgutil
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError, notice
+from flockrl.core.errors import UsageError, closest, install, notice
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.adapters.images import is_picture
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
 from flockrl.envs.adapters.spaces import Codec
 from flockrl.envs.host.env import HostEnv, TeamStep, short_seed
 
+FAMILIES = ("atari", "butterfly", "classic", "sisl")
+VERSION = re.compile(r"_v[0-9]+$")
 LARGEST_STATE = 4096
 """Global states of more numbers (pictures, mostly) are not used."""
 
@@ -28,6 +34,14 @@ LARGEST_STATE = 4096
 def raw(module: str, settings: Mapping[str, Any], draw: bool) -> Any:
     """The environment of a module: its parallel form where it has one."""
     draw_quietly()
+    if module.partition(".")[0] not in ("pettingzoo", "mpe2") and _missing(module):
+        meant = find(module)
+        hint = (
+            f"Did you mean 'pettingzoo/{meant}'?" if meant else "Write it with its package: pettingzoo/PACKAGE.MODULE."
+        )
+        if _missing("pettingzoo"):
+            hint = f"PettingZoo's own are not installed: {install('pettingzoo')}."
+        raise UsageError(f"There is no module {module!r}. {hint}")
     found = load(module, "pettingzoo", {"mpe2": "pettingzoo"})
     make = getattr(found, "parallel_env", None) or getattr(found, "env", None)
     if make is None:
@@ -39,6 +53,27 @@ def raw(module: str, settings: Mapping[str, Any], draw: bool) -> Any:
         return env
     except TypeError as error:
         raise UsageError(f"pettingzoo/{module} does not take these settings: {error}.") from error
+
+
+def find(name: str) -> str | None:
+    """The whole name of the module in PettingZoo or mpe2 that is called `name`, or almost so; None where there is none,
+    or they are not installed."""
+    homes = {f"pettingzoo.{family}": None for family in FAMILIES} | {"mpe2": None}
+    modules: dict[str, str] = {}
+    for home in homes:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(home)
+            paths = list(spec.submodule_search_locations or ()) if spec is not None else []
+            modules |= {m.name: f"{home}.{m.name}" for m in pkgutil.iter_modules(paths) if VERSION.search(m.name)}
+    meant = closest(name.rpartition(".")[2], modules)
+    return None if meant is None else modules[meant]
+
+
+def _missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is None
+    except ValueError:  # something was imported that has no file
+        return False
 
 
 def _shows_what_it_draws(env: Any) -> bool:
