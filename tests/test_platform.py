@@ -46,7 +46,7 @@ def test_the_platform_wins_over_the_environment_variable(tmp_path):
 
 def test_bench_passes_the_platform_to_its_runs(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(compilation, "_found", lambda: "gpu")
+    monkeypatch.setattr(compilation, "found", lambda: "gpu")
     monkeypatch.setattr("flockrl.evidence.harness._start", lambda work, cores, platform: seen.append(platform) or 1 / 0)
     kept = jax.config.jax_platforms
     try:

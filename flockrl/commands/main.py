@@ -26,6 +26,8 @@ flockrl trains teams of agents.
   flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
   flockrl serve --data DIR [options]      train on what actors send, while they play
   flockrl status ADDRESS                  how such a server is
+  flockrl completion bash|zsh|fish        completion for a shell
+  flockrl --version                       this version, JAX's, and where it computes
 
 `flockrl COMMAND --help` explains a command; `flockrl train mappo --help` lists MAPPO's settings.
 """
@@ -39,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(OVERVIEW)
         return 0 if words else 2
     if words[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"flockrl {version('flockrl')}")
+        print(_version())
         return 0
     warnings.formatwarning = _format_warning  # type: ignore[assignment]
     try:
@@ -62,6 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
+
+
+def _version() -> str:
+    """This version, JAX's, and the platform that JAX finds."""
+    from importlib.metadata import version
+
+    import jax
+
+    from flockrl.training.compilation import found
+
+    platform = found()
+    where = f"{platform} ({jax.devices()[0].device_kind})" if platform else "no device that it can use"
+    return f"flockrl {version('flockrl')}\njax {jax.__version__} on {where}\npython {sys.version.split()[0]}"
 
 
 def _closed() -> bool:
@@ -102,6 +115,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _later("flockrl.commands.evidence", "bench"),
     "report": _later("flockrl.commands.evidence", "report"),
     "recommend": _later("flockrl.commands.evidence", "recommend"),
+    "completion": _later("flockrl.commands.completion", "completion"),
     "data": _later("flockrl.commands.data", "data"),
     "serve": _later("flockrl.commands.relay", "serve"), "status": _later("flockrl.commands.relay", "status"),
 }  # fmt: skip

@@ -25,9 +25,9 @@ def use_platform(platform: Platform) -> None:
 
     # A CPU is always there. Among the others JAX takes what it finds: asked for a GPU by name, it insists on all makes.
     jax.config.update("jax_platforms", "cpu" if platform == "cpu" else None)
-    if platform != "cpu" and _found() != platform:
+    if platform != "cpu" and found() != platform:
         raise UsageError(
-            f"There is no {platform} that JAX can use here: it finds {_found() or 'none'}. Install JAX for it "
+            f"There is no {platform} that JAX can use here: it finds {found() or 'none'}. Install JAX for it "
             f"(docs/platforms.md), or leave out --platform {platform}."
         )
 
@@ -40,13 +40,13 @@ def check_platform() -> None:
     import jax
 
     asked = jax.config.values["jax_platforms"] or "cpu"
-    if asked != "cpu" and _found() is None:
+    if asked != "cpu" and found() is None:
         raise UsageError(
             f"JAX_PLATFORMS={asked} names a device that JAX cannot use here: leave it out, or set it to cpu."
         )
 
 
-def _found() -> str | None:
+def found() -> str | None:
     """The platform that JAX computes on; None where it cannot be used."""
     import jax
 
