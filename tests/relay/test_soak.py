@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 PLAYERS = ("north", "south", "east", "west")
 MINUTES = float(os.environ.get("FLOCKRL_SOAK_MINUTES", "2"))
 DISK = 1536 << 20
+START = 90
+"""Seconds after its start in which a server's memory may grow."""
 
 
 @pytest.fixture
@@ -56,8 +58,8 @@ class Memory:
             pass
 
     def end(self):
-        """Note the slope of the life that ended, in MB per minute, without its first twenty seconds."""
-        lived = [(t, x) for t, x in self.seen if t > self.seen[0][0] + 20] if self.seen else []
+        """Note the slope of the life that ended, in MB per minute, after the time in which it compiles its programs."""
+        lived = [(t, x) for t, x in self.seen if t > self.seen[0][0] + START] if self.seen else []
         if len(lived) > 20 and lived[-1][0] - lived[0][0] > 20:
             t, x = np.array(lived).T
             self.slopes.append((60 * np.polyfit(t, x, 1)[0], (t[-1] - t[0]) / 60, x.max()))
@@ -128,7 +130,7 @@ def test_a_long_time_of_faults(disk):
                 memory.end()
                 troupe.kill("server")
                 counted["kills of the server"] += 1
-                next_kill = time.monotonic() + rng.uniform(5, 240)
+                next_kill = time.monotonic() + rng.uniform(5, 300)
                 troupe.start("server")
             elif what == "player":
                 name = rng.choice(PLAYERS)
@@ -175,8 +177,10 @@ def test_a_long_time_of_faults(disk):
     assert len(found) == len(set(found))
     assert lost <= flipped
     assert not lost or damaged
-    long = [slope for slope, minutes, _ in memory.slopes if minutes > 2]
+    long = [slope for slope, minutes, _ in memory.slopes if minutes > 1]
     assert not long or np.median(long) < 5
+    peaks = [most for _, _, most in memory.slopes]
+    assert not peaks or max(peaks) < 1.2 * min(peaks)  # however long it lived
 
 
 def read_all(log):
