@@ -74,9 +74,8 @@ def evaluate(words: list[str]) -> int:
     about = "Play whole episodes with a trained team and report their returns."
     given = parse(EvalFlags, words, "flockrl eval", about)
     prepare(given.platform)
-    from flockrl.core.rundir import find_runs
     from flockrl.training.figures import parties
-    from flockrl.training.run import Run
+    from flockrl.training.learned import open_runs
     from flockrl.view.animation import write_animation, write_paths
 
     pictures = [(write_animation, given.gif), (write_paths, given.plot)]
@@ -85,7 +84,7 @@ def evaluate(words: list[str]) -> int:
         raise UsageError("A picture shows the run's own environment: leave out --env, or --gif and --plot.")
     if given.side_by_side and not pictures:
         raise UsageError("--side-by-side says what a picture shows: give its file with --gif or --plot.")
-    runs = [Run(path) for path in find_runs(given.run)]
+    runs = open_runs(given.run)
     if given.record is not None and len(runs) > 1:
         raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
     if given.against is not None:
@@ -94,10 +93,10 @@ def evaluate(words: list[str]) -> int:
         return _against(runs, given)
     for run in runs:
         result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record, given.best)
-        agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.env.spec.agents, result.per_agent, strict=True))
+        agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.spec.agents, result.per_agent, strict=True))
         how = "sampled" if given.explore else "greedy"
         print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
-        for name, own in parties(run.env.spec, run.config.config).items():
+        for name, own in parties(run.spec, run.config.config).items():
             print(f"  {name}: return {result.per_agent[list(own)].mean():.3f}")
         print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
     if given.record is not None:

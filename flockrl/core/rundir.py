@@ -15,6 +15,8 @@ from flockrl.core.errors import CannotWrite, UsageError, notice
 CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
     "config.json", "metrics.jsonl", "result.json", "curve.png", "checkpoints",
 )  # fmt: skip
+TRAINER = "trainer.json"
+"""The configuration of a trainer."""
 LARGEST = 16 << 20
 """Bytes that a configuration or a result may have: those that runs write have a few thousand."""
 EVALUATION = ("eval_return", "eval_return_std", "eval_episodes")
@@ -73,8 +75,19 @@ def find_runs(path: str | Path) -> list[Path]:
     found = {p.parent: p.parent.name.removeprefix("seed_") for p in base.glob(f"seed_*/{CONFIG}")}
     seeds = {path: int(number) for path, number in found.items() if number.isascii() and number.isdecimal()}
     if not seeds:
-        raise UsageError(f"{base} is not a run: it has no {CONFIG}.")
+        home = trainer_at(base)
+        hint = (
+            f" It is the data of a server or trainer, which goes on with `flockrl serve --data {base}` or Trainer.load."
+        )
+        raise UsageError(f"{base} is not a run: it has no {CONFIG}.{hint if home else ''}")
     return sorted(seeds, key=lambda path: seeds[path])
+
+
+def trainer_at(path: Path) -> Path | None:
+    """The directory of the trainer that was saved at `path`, or that belongs to the server whose data it holds."""
+    if (path / CONFIG).is_file():
+        return None
+    return next((home for home in (path, path / "trainer") if (home / TRAINER).is_file()), None)
 
 
 def _fresh(base: Path) -> Path:

@@ -27,6 +27,7 @@ from flockrl.portable.model import FORMAT, FORMAT_VERSION, METADATA
 from flockrl.portable.team import Portable, trace
 from flockrl.portable.to_onnx import write_onnx
 from flockrl.portable.to_torch import write_torchscript
+from flockrl.training.learned import open_run
 from flockrl.training.run import Run
 
 Format = Literal["onnx", "torchscript"]
@@ -49,7 +50,7 @@ def export(
     a learner for each side. best: the policy of a run whose evaluation was the best, instead of the newest.
     """
     if isinstance(source, str | Path):
-        source = Run(source)
+        source = open_run(source)
     if isinstance(source, Run):
         if per_group and side is None and isinstance(source.config.config, Sides):
             raise UsageError("Groups belong to a side here: name it with side=... (--side).")

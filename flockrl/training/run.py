@@ -185,7 +185,7 @@ class Run:
     def _other(self, name: Any) -> Any:
         """Another environment that this team can play in."""
         other = make(name)
-        mine, theirs = self.env.spec, other.spec
+        mine, theirs = self.spec, other.spec
         for what in ("agents", "observations", "actions"):
             a, b = ([_size(x) for x in getattr(spec, what)] for spec in (mine, theirs))
             if a != b:

@@ -24,7 +24,7 @@ from flockrl.algos.assembly import code_of, config_to_json, facts, make_algorith
 from flockrl.algos.presets import algorithms
 from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import NotFinite, UsageError
-from flockrl.core.rundir import read_json, write_json
+from flockrl.core.rundir import TRAINER, read_json, write_json
 from flockrl.core.spec import EnvSpec, spec_to_json
 from flockrl.core.types import Array
 from flockrl.data.episode import Episode
@@ -40,7 +40,7 @@ from flockrl.training.players import frozen_params
 from flockrl.training.program import all_finite
 from flockrl.training.setup import configure_trainer, describe_team, saved_trainer
 
-CONFIG, CHECKPOINTS, WAITING = "trainer.json", "checkpoints", "waiting"
+CONFIG, CHECKPOINTS, WAITING = TRAINER, "checkpoints", "waiting"
 LAG = 5
 """Versions by which a trajectory may lag behind before an on-policy learner drops it."""
 
