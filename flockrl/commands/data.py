@@ -47,7 +47,7 @@ class ConvertFlags:
     """What `flockrl data convert` takes."""
 
     files: Annotated[tuple[str, ...], Positional, tyro.conf.arg(metavar="FILES")]
-    """Files, directories, or patterns with *; several become one."""
+    """Files, directories, or patterns with *; several become one. minari:NAME is a dataset of Minari."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The new file; its ending (.arrow, .parquet or .csv) says which format."""
     memory_limit: str = "1GB"
@@ -141,10 +141,26 @@ def _validate(words: list[str]) -> int:
 def _convert(words: list[str]) -> int:
     about = "Write trajectory files in another format, several as one."
     given = parse(ConvertFlags, words, "flockrl data convert", about)
-    files = Files(given.files, parse_size(given.memory_limit))
-    said = {name: value for name, value in files.about.items() if name not in ("format", "spec")}
+    imported = [name for name in given.files if name.startswith("minari:")]
+    files: Any
+    if imported:
+        files, said = _imported(given.files)
+    else:
+        files = Files(given.files, parse_size(given.memory_limit))
+        said = {name: value for name, value in files.about.items() if name not in ("format", "spec")}
     with Writer(given.out, files.spec, said) as writer:
         for data in files:
             writer.add(data)
     print(f"wrote {given.out}: {writer.rows:,} rows")
     return 0
+
+
+def _imported(names: tuple[str, ...]) -> tuple[Any, dict[str, str]]:
+    """A dataset of Minari, and what the file says about it."""
+    if len(names) > 1:
+        raise UsageError("A dataset of Minari is converted alone: name one, and join the files afterwards.")
+    from flockrl.evaluation.minari import Dataset, load
+
+    name = names[0].removeprefix("minari:")
+    dataset = Dataset(load(name), name)
+    return dataset, {"env": dataset.spec.name, "source": names[0]}
