@@ -94,7 +94,7 @@ def test_other_settings_do_not_mix(finished, capsys):
 
 
 def test_a_failing_cell_is_told_and_the_others_go_on(monkeypatch, tmp_path, capsys):
-    def begin(work, cores):
+    def begin(work, cores, platform):
         code = "print('first');import sys;sys.exit('Training stopped: loss is nan.')"
         work.path.mkdir(parents=True)
         work.errors = (work.path / "errors.txt").open("w+")
