@@ -64,7 +64,7 @@ def test_steps_that_fall_or_are_edited_are_refused(tmp_path, tiny_run):
     assert before == ((path / "config.json").read_bytes(), (path / "result.json").read_bytes())
     (path / "config.json").write_text(before[0].decode().replace('"steps": 1024', '"steps": 2048'))
     (path / "result.json").unlink()
-    with pytest.raises(flockrl.UsageError, match="resume RUN --steps"):
+    with pytest.raises(flockrl.UsageError, match=r"resume .* --steps N"):
         flockrl.resume(path)
 
 
@@ -139,3 +139,13 @@ def test_a_damaged_best_policy_is_noticed(tmp_path, tiny_run):
     with pytest.raises(flockrl.UsageError, match="is damaged"):
         flockrl.Run(path).params(best=True)
     assert flockrl.Run(path).evaluate(4).mean == tiny_run.evaluate(4).mean
+
+
+def test_a_longer_run_that_is_refused_is_left_as_it_was(tmp_path, tiny_run):
+    path = copy_of(tiny_run, tmp_path)
+    edited = (path / "config.json").read_text().replace('"lr_schedule": "linear"', '"lr_schedule": "cosine"')
+    (path / "config.json").write_text(edited)
+    with pytest.raises(flockrl.UsageError, match="not what the run was begun with"):
+        flockrl.resume(path, steps=2048)
+    assert (path / "config.json").read_text() == edited
+    assert (path / "result.json").exists()

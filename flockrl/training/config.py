@@ -157,6 +157,17 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
+def check_settings(path: Path, config: RunConfig, meta: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings than those that a checkpoint was made with, as its meta data have them."""
+    changes = config.changes(meta.get("settings", {}))
+    if changes:
+        more = f" More steps are given with `flockrl resume {path} --steps N`." * changes[0].startswith("steps ")
+        raise UsageError(
+            f"{path / CONFIG} is not what the run was begun with ({'; '.join(changes)}): put it back to resume, or "
+            f"train a new run with --init-from.{more}"
+        )
+
+
 def write_choices(path: Path, chosen: Mapping[str, Any]) -> None:
     """Add to the configuration of a run what it chose by itself, and where it computes."""
     device = {"platform": jax.default_backend(), "device": jax.devices()[0].device_kind}

@@ -8,8 +8,9 @@ from typing import Any
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.errors import CannotWrite, UsageError, notice
-from flockrl.core.rundir import CONFIG, RESULT, read_json, write_json
-from flockrl.training.config import RunConfig
+from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, write_json
+from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.config import RunConfig, check_settings
 from flockrl.training.run import Run
 
 
@@ -46,7 +47,11 @@ def _result(run: Run) -> dict[str, Any]:
 
 
 def write_longer(runs: Sequence[Run]) -> None:
-    """Note the new numbers of steps on disk: the runs are no longer finished."""
+    """Write down the new numbers of steps: the runs are no longer finished. Where one is refused, nothing is written."""
+    for run in runs:
+        with Checkpoints(run.path / CHECKPOINTS) as checkpoints:
+            for step in checkpoints.steps()[-1:]:
+                check_settings(run.path, run.config, checkpoints.meta(step))
     for run in runs:
         try:
             (run.path / RESULT).unlink(missing_ok=True)

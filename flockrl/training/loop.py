@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import jax
 from flockrl.core.callbacks import Callback, Moment
 from flockrl.core.code import trusting
 from flockrl.core.errors import CannotWrite, UsageError, notice, reason
-from flockrl.core.rundir import CHECKPOINTS, CONFIG, CURVE, RESULT, read_metrics, write_json
+from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
 from flockrl.core.types import PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.batch import HostFault
@@ -21,7 +21,7 @@ from flockrl.evaluation.metrics import team_metrics
 from flockrl.evaluation.playing import summarize
 from flockrl.training.best import Best
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.config import RunConfig, write_choices
+from flockrl.training.config import RunConfig, check_settings, write_choices
 from flockrl.training.figures import parties, per_side, row_of, side_names
 from flockrl.training.interrupt import interrupts
 from flockrl.training.log import Log
@@ -146,7 +146,7 @@ class Loop:
         self.states = []
         like = self.program.shape()
         for i, checkpoints in enumerate(self.checkpoints):
-            self._check_settings(i, checkpoints.meta(step))
+            check_settings(self.paths[i], self.runs[i], checkpoints.meta(step))
             state, meta = checkpoints.restore(like, step)
             try:
                 params = jax.eval_shape(self.program.setting.algorithm.params, like.learner)
@@ -158,16 +158,6 @@ class Loop:
             self.states.append(self.program.settle(state, self.seeds[i]))
         self.saved = step // self.program.setting.iteration_steps
         return self.saved
-
-    def _check_settings(self, i: int, meta: Mapping[str, Any]) -> None:
-        """Refuse to go on with other settings than those that the checkpoint was made with."""
-        changes = self.runs[i].changes(meta.get("settings", {}))
-        if changes:
-            more = " More steps are given with `flockrl resume RUN --steps N`." * changes[0].startswith("steps ")
-            raise UsageError(
-                f"{self.paths[i] / CONFIG} is not what the run was begun with ({'; '.join(changes)}): put it back to "
-                f"resume, or train a new run with --init-from.{more}"
-            )
 
     def _continue(self, i: int, step: int, meta: dict[str, Any], best: Best) -> None:
         """Go on with the log, the recording and the times of a seed from what a checkpoint says."""
