@@ -47,7 +47,7 @@ def _result(run: Run) -> dict[str, Any]:
 
 
 def write_longer(runs: Sequence[Run]) -> None:
-    """Write down the new numbers of steps: the runs are no longer finished. Where one is refused, nothing is written."""
+    """Write down new numbers of steps: the runs are no longer finished. Where one is refused, nothing is written."""
     for run in runs:
         with Checkpoints(run.path / CHECKPOINTS) as checkpoints:
             for step in checkpoints.steps()[-1:]:
