@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,19 @@ def test_a_trainer_on_disk_imports_no_kernel(place):
         Trainer.load("trainer")
     assert not place()
     assert Trainer.load("trainer", trust=True).algorithm == "ppo"
+
+
+def test_what_a_server_learned_imports_no_environment(place, capsys):
+    from flockrl.training.trainer import Trainer
+
+    spec = replace(make("probe/action").spec, name="python/stranger:build")
+    Trainer("iql_tabular", spec, envs=1, save_path="home/trainer").save()
+    assert main(["eval", "home", "--episodes", "2"]) == 2
+    assert "'python/stranger:build'" in capsys.readouterr().err
+    assert not place()
+    assert main(["eval", "home", "--best", "--env", "probe/action"]) == 2
+    assert "leave out --best" in capsys.readouterr().err
+    assert main(["eval", "home", "--episodes", "2", "--env", "probe/action"]) == 0
 
 
 @pytest.mark.parametrize("name", [

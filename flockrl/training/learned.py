@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from flockrl.core.code import Untrusted, require_trust, trusting
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import find_runs, read_metrics, trainer_at
-from flockrl.core.types import Algorithm, EnvSpec
+from flockrl.core.types import Algorithm, EnvSpec, PyTree
+from flockrl.envs.adapters.adapt import code_of
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.program import TrainState
 from flockrl.training.run import Run
@@ -44,16 +46,21 @@ class LearnedRun(Run):
         if self._env is not None:
             return self._env
         try:
+            with trusting(self._trust):
+                require_trust(self.home, filter(None, [code_of(self.spec.name)]))
             return self._other(self.spec.name)
+        except Untrusted as error:
+            return SimpleNamespace(spec=self.spec, why=str(error))
         except UsageError:
-            return SimpleNamespace(spec=self.spec)
+            why = (
+                f"{self.path} learned in {self.spec.name!r}, and no environment of that name fits: name one with --env."
+            )
+            return SimpleNamespace(spec=self.spec, why=why)
 
     @functools.cached_property
     def env(self) -> Any:
         if isinstance(self.source, SimpleNamespace):
-            raise UsageError(
-                f"{self.path} learned in {self.spec.name!r}, and no environment of that name fits: name one with --env."
-            )
+            raise UsageError(self.source.why)
         return self.source
 
     @property
@@ -69,6 +76,13 @@ class LearnedRun(Run):
 
     def steps(self) -> list[int]:
         return [self.trainer.stats["steps"]]
+
+    def _versioned(self, best: bool) -> tuple[PyTree, int]:
+        if best:
+            raise UsageError(
+                f"{self.path} has only the newest policy, since a trainer evaluates none: leave out --best."
+            )
+        return super()._versioned(best)
 
     def _acting(self) -> Callable[[str], bool]:
         return lambda name: True
