@@ -13,6 +13,7 @@ import pytest
 
 import flockrl
 from flockrl.algos import presets
+from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.family import Family
 from flockrl.commands.main import main
 from flockrl.core.rundir import read_json
@@ -164,3 +165,21 @@ def test_an_entry_point_that_is_no_family_is_refused(tmp_path, install, capsys):
     install(write_distribution(tmp_path, "unsound = mine:NONE"))
     assert main(["train", "unsound", SPREAD]) == 2
     assert "The entry point unsound of flockrl.algorithms must name a flockrl Family, not 3." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("refused", "action", "words"),
+    [
+        ({"continuous": False}, flockrl.Box((1,), -1.0, 1.0), "continuous actions"),
+        ({"discrete": False}, flockrl.Discrete(3), "discrete actions"),
+        ({}, flockrl.MultiDiscrete((2, 3)), "several discrete actions"),
+    ],
+)
+def test_actions_that_a_family_does_not_take_are_refused(monkeypatch, refused, action, words):
+    monkeypatch.setattr("flockrl.algos.assembly.family", lambda name: Family(make, Config, **refused))
+    spec = flockrl.EnvSpec("own", ("a",), (flockrl.Box((1,)),), (action,), 5)
+    with pytest.raises(flockrl.UsageError, match=f"does not take the {words} of own"):
+        make_algorithm("ippo", spec, Config(), envs=2, updates=1)
+    fine = flockrl.EnvSpec("own", ("a",), (flockrl.Box((1,)),), (flockrl.Discrete(2),), 5)
+    monkeypatch.setattr("flockrl.algos.assembly.family", lambda name: Family(make, Config, continuous=False))
+    assert make_algorithm("ippo", fine, Config(), envs=2, updates=1).rollout_steps == 8

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from flockrl.algos.family import Family
 from flockrl.algos.presets import family, make_config, preset
 from flockrl.algos.sides import Player, common_steps, frozen, per_side, random_side, scripted, side_spec
 from flockrl.algos.wrappers.measured import measured
 from flockrl.core.code import load
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
+from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, MultiDiscrete, PyTree
 
 DEEPEST = 8
 """Frozen policies inside of frozen policies that a run may be made of."""
@@ -155,7 +156,18 @@ def _learner(name: str, spec: EnvSpec, config: Any, envs: int, updates: int) -> 
         raise UsageError(
             f"{name} trains one agent, and {spec.name} has {spec.num_agents}: use {chosen.instead} instead."
         )
-    return family(name).make(spec, config, envs=envs, updates=updates)
+    made = family(name).make(spec, config, envs=envs, updates=updates)  # a family's own refusal says more
+    _require_actions(name, family(name), spec)
+    return made
+
+
+def _require_actions(name: str, chosen: Family, spec: EnvSpec) -> None:
+    """The family says that it takes the actions of this environment."""
+    takes: dict[type, bool] = {Discrete: chosen.discrete, Box: chosen.continuous, MultiDiscrete: chosen.factorised}
+    words: dict[type, str] = {Discrete: "discrete", Box: "continuous", MultiDiscrete: "several discrete"}
+    for space in spec.actions:
+        if not takes[type(space)]:
+            raise UsageError(f"{name} does not take the {words[type(space)]} actions of {spec.name}.")
 
 
 def _player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, updates: int) -> Player:
