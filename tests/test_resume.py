@@ -66,10 +66,17 @@ def kill_when(process, file, lines):
 @pytest.mark.parametrize(
     ("learner", "seeds"),
     [
-        ("qmix-gru", 1),
+        ("mappo", 1),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("masac", 1), ("mappo", 1), ("mappo", 2), ("mappo-gru", 1), ("mappo-gru", 2), ("qmix-gru", 2))
+            for case in (
+                ("masac", 1),
+                ("mappo", 2),
+                ("mappo-gru", 1),
+                ("mappo-gru", 2),
+                ("qmix-gru", 1),
+                ("qmix-gru", 2),
+            )
         ),
     ],
 )

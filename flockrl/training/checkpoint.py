@@ -61,6 +61,7 @@ class Checkpoints:
             content[name] = args.StandardSave(leaves)
             digests, signature = {key: _digest([x]) for key, x in leaves.items()}, _signature(part)
             meta = {**meta, **dict(zip(_SAVED_AS[name], (digests, signature), strict=True))}
+        meta = json.loads(json.dumps(meta))  # a copy: it is written later, when the caller may have changed its parts
         meta["meta_digest"] = _digest_of_meta(meta)
         content = args.Composite(**content, meta=args.JsonSave(meta))
         try:
@@ -250,7 +251,7 @@ def _digest(arrays: Sequence[np.ndarray]) -> str:
 
 def _digest_of_meta(meta: Mapping[str, Any]) -> str:
     """The digest of everything in `meta` but itself, as it reads back from JSON."""
-    plain = json.loads(json.dumps({name: x for name, x in meta.items() if name != "meta_digest"}))
+    plain = {name: x for name, x in meta.items() if name != "meta_digest"}
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -137,10 +137,14 @@ def pair_recall():
     ("algorithm", "env"),
     [
         ("td3", "probe/memory"),
-        ("maddpg", pair_recall()),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("sac", "probe/memory"), ("matd3", pair_recall()), ("masac", pair_recall()))
+            for case in (
+                ("sac", "probe/memory"),
+                ("maddpg", pair_recall()),
+                ("matd3", pair_recall()),
+                ("masac", pair_recall()),
+            )
         ),
     ],
 )

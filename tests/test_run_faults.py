@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TINY
@@ -50,7 +51,8 @@ def test_a_full_disk_ends_training_with_a_sentence_and_resume_goes_on(tmp_path, 
     """Log points do not fit into 2,500 bytes; with them out of the way, checkpoints do not fit into 3,000."""
     path, step = tmp_path / "run", 640
     small = {} if what == "metrics.jsonl" else {"eval_every": 100_000}
-    with FullAt(size, step) as full, pytest.raises(CannotWrite, match=f"Cannot write .*{what}.*flockrl resume"):
+    first = f"({what}|a checkpoint)"  # which is written in the background, and may fail before the log does
+    with FullAt(size, step) as full, pytest.raises(CannotWrite, match=f"Cannot write .*{first}.*flockrl resume"):
         flockrl.train("mappo", ENV, out=path, callbacks=[full], **{**TINY, **small})
     assert Checkpoints(path / "checkpoints").steps()
     assert not list((path / "checkpoints").glob("*tmp*"))
@@ -283,3 +285,15 @@ def test_foreign_files_among_checkpoints_are_left_alone(tmp_path, tiny_run):
     (folder / "5000").write_text("a file")
     assert Checkpoints(folder).steps()[-1] == 1024
     assert flockrl.Run(path).evaluate(4).mean == tiny_run.evaluate(4).mean
+
+
+def test_what_a_checkpoint_says_is_what_was_true_when_it_was_taken(tmp_path):
+    """It is written in the background, while training goes on and changes its figures."""
+    figures = {"eval_return": 1.0}
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in range(5):
+            figures["eval_return"] = float(step)
+            checkpoints.save(step, {"x": jnp.zeros(3)}, {"best": figures})
+            figures["eval_return"] = -1.0
+            checkpoints.wait()
+            assert checkpoints.meta(step)["best"] == {"eval_return": float(step)}
