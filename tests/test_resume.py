@@ -129,6 +129,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, tiny_run):
     assert rows(path) == rows(tiny_run.path)
 
 
+@pytest.mark.slow
 def test_actors_that_remember_resume_in_the_middle_of_an_episode(tmp_path):
     """What actors remember, their noise's state and the priorities of stretches included."""
     settings = {

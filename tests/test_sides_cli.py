@@ -286,6 +286,7 @@ def test_two_unlike_learners_killed_and_resumed_equal_the_uninterrupted(tmp_path
     assert int(learned.updates) > 40
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_without_the_run_that_it_froze(tmp_path, hunt, prey, hunt_words):
     """What it needs of that run is in its first checkpoint."""
     frozen = tmp_path / "frozen"
