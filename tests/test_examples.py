@@ -11,7 +11,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"], "own_loop": ["--steps", "600"]}
 
 
-SLOW = {"predators", "factorise", "train_and_act", "own_gymnasium", "own_loop"}
+SLOW = {"predators", "factorise", "train_and_act", "own_gymnasium", "own_loop", "relay_game"}
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ def test_environments_that_show_what_they_draw_are_asked_to_draw(monkeypatch):
         check(blind)
 
 
+@pytest.mark.slow
 def test_a_team_learns_by_looking(tmp_path):
     settings = {"steps": 2_000, "envs": 8, "rollout_steps": 25, "workers": 0, "eval_episodes": 20, "hidden": (16,)}
     run = flockrl.train("mappo", Lamps, out=tmp_path / "run", **settings)
