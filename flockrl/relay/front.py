@@ -44,6 +44,7 @@ class Server:
             ("grpc.max_send_message_length", -1),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small request could become large
             ("grpc.so_reuseport", 0),
+            ("grpc.http2.max_frame_size", 1 << 20),
             ("grpc.max_connection_age_ms", 5 * MINUTE),  # a call that never ends is ended
             ("grpc.max_connection_age_grace_ms", MINUTE),
         ]
