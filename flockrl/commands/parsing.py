@@ -13,7 +13,8 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from flockrl.core.code import trust_files
-from flockrl.core.errors import UsageError, closest
+from flockrl.core.errors import UsageError
+from flockrl.core.synonyms import closest
 
 NUMBERS = ConstructorRegistry()
 

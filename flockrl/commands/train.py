@@ -75,10 +75,6 @@ def train(words: list[str]) -> int:
     from flockrl.training.train import train
 
     run = given.run
-    if run.trust:
-        trust_files()
-    if run.config is not None:
-        _check_code(run.config)
     train(
         name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, init_from=run.init_from,
         init_partly=run.init_partly, **vars(given.training), **settings,
@@ -109,17 +105,17 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     flags = dataclasses.make_dataclass("Train", fields)
     about = f"Train a team with {name}: {preset(name).summary}." if "=" not in name else f"Train {name}."
     given = parse(flags, words, f"flockrl train {name}", about, prefixes=True)
+    if given.run.trust:
+        trust_files()
+    require_trust(given.run.config, _kernels(saved))
     chosen = {key: vars(getattr(given, key)) for key in configs}
     return given, {**saved, **chosen} if "=" in name else chosen[name]
 
 
-def _check_code(file: Path) -> None:
-    """Refuse a file of settings that names a kernel, unless files are trusted."""
-    from flockrl.training.config import read_settings
-
-    saved = read_settings(file)[1]
-    kernels = [part.get("kernel") for part in (saved, *saved.values()) if isinstance(part, dict)]
-    require_trust(file, [name for name in kernels if isinstance(name, str) and name])
+def _kernels(saved: dict[str, Any]) -> list[str]:
+    """The networks of users that settings name, those of sides included."""
+    found = [part.get("kernel") for part in (saved, *saved.values()) if isinstance(part, dict)]
+    return [name for name in found if isinstance(name, str) and name]
 
 
 def _own(saved: dict[str, Any], side: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def trust_files() -> None:
     _trust.set(True)
 
 
-def require_trust(file: str | Path, names: Iterable[str]) -> None:
+def require_trust(file: str | Path | None, names: Iterable[str]) -> None:
     """Refuse a file that names code, unless such files are trusted. Names that a user typed need no trust."""
     found = [repr(name[:100]) for name in dict.fromkeys(names)]
     if found and not _trust.get():

@@ -36,6 +36,7 @@ class Recording:
         self.path, self.spec = path, spec
         self._about = {"env": env, **about}
         self._schema = make_schema(spec, self._about)
+        self._head = _message(self._schema)
         self._cutter = Cutter(env, envs)
         self._writer: Writer | None = None
         self._stream: IO[bytes] | None = None
@@ -54,7 +55,7 @@ class Recording:
             if saved is None:
                 self._open()
                 self._stream = self.file.open("wb")
-                self._stream.write(_message(self._schema))
+                self._stream.write(self._head)
                 return
             if not self.file.exists() or self.file.stat().st_size < saved["bytes"]:
                 raise UsageError(
@@ -80,7 +81,7 @@ class Recording:
         assert self._stream is not None
         batch = encode(self._cutter.cut(rollout, version), self.spec, self._schema)
         try:
-            self._stream.write(_message(self._schema, batch)[len(_message(self._schema)) :])
+            self._stream.write(_message(self._schema, batch)[len(self._head) :])
         except OSError as error:
             raise CannotWrite(f"Cannot write {self.file}: {error.strerror}.") from error
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from flockrl.core.errors import NotFinite, UsageError, notice
-from flockrl.core.rundir import read_json
+from flockrl.core.rundir import METRICS, read_json, read_metrics
 from flockrl.core.spec import EnvSpec
 from flockrl.core.text import printable
 from flockrl.data.experience import Experience
 from flockrl.data.schema import BadData, decode
 from flockrl.portable.write import Exporter
 from flockrl.relay.aside import Aside, Suspect, suspect
+from flockrl.relay.files import place_file
 from flockrl.relay.log import Log
 from flockrl.relay.segment import Damaged, Position
 from flockrl.relay.store import Store
@@ -43,7 +44,7 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
             f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
         )
     _say_what_is_kept(path, settings)
-    _cut_metrics(path / "metrics.jsonl", trainer.stats["steps"])
+    _cut_metrics(path, trainer.stats["steps"])
     return trainer
 
 
@@ -81,18 +82,11 @@ def _same(one: str, other: str) -> bool:
     return sides[0] == sides[1] if sides[0] or sides[1] else one == other
 
 
-def _cut_metrics(file: Path, steps: int) -> None:
+def _cut_metrics(path: Path, steps: int) -> None:
     """Remove what was logged after the checkpoint: it will be logged again."""
-    if file.exists():
-        rows = [line for line in file.read_text().splitlines() if _step(line) <= steps]
-        file.write_text("".join(f"{row}\n" for row in rows))
-
-
-def _step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):  # incomplete because of a crash
-        return float("inf")
+    if (path / METRICS).exists():
+        rows = [json.dumps(row) for row in read_metrics(path) if row["step"] <= steps]
+        place_file(path / METRICS, "".join(f"{row}\n" for row in rows).encode())
 
 
 class Learner(threading.Thread):
@@ -268,7 +262,7 @@ class Learner(threading.Thread):
         if self._is_due("save"):
             self._try("a checkpoint", self.save)
 
-    def _try(self, what: str, write: Callable[[], None]) -> bool:
+    def _try(self, what: str, write: Callable[[], None]) -> None:
         """Write something. A failure, such as a full disk, is told and tried again when it is due again."""
         try:
             write()
@@ -277,11 +271,10 @@ class Learner(threading.Thread):
                 logger.error("%s cannot be written: %s", what, printable(error))
             self.trouble = f"{what} cannot be written: {printable(error)}"
             self._stopping.wait(0.2)
-            return False
+            return
         if self.trouble.startswith(what):
             logger.warning("%s can be written again", what)
             self.trouble = ""
-        return True
 
     def _log(self) -> None:
         self.row, self._logged = self.trainer.log_epoch(), self.trainer.version

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError, closest, install, notice
+from flockrl.core.errors import UsageError, install, notice
+from flockrl.core.synonyms import closest
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.adapters.images import is_picture
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
