@@ -38,3 +38,18 @@ def model_dir(tmp_path_factory):
     trainer = flockrl.Trainer("ippo", SPEC, hyperparams=SMALL, envs=2, steps=400)
     flockrl.export(trainer.acquire_model(), path)
     return path
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command: (exit status, standard output, standard error)."""
+
+    def run(*words):
+        from flockrl.commands.main import main
+
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        text = capsys.readouterr()
+        return status, text.out, text.err
+
+    return run

@@ -13,26 +13,12 @@ from conftest import TINY
 from PIL import Image
 
 import flockrl
-from flockrl.commands.main import main
 from flockrl.commands.parsing import parse
 
 FLAGS = [
     "--steps", "512", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",
     "--hidden", "8", "--eval-every", "256", "--eval-episodes", "4",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run a command: (exit status, standard output, standard error)."""
-
-    def run(*words):
-        capsys.readouterr()
-        status = main([str(word) for word in words])
-        text = capsys.readouterr()
-        return status, text.out, text.err
-
-    return run
 
 
 def test_off_policy_learners_say_what_their_replay_takes(cli, tmp_path):

@@ -37,19 +37,6 @@ gamma = 0.9
 """
 
 
-@pytest.fixture
-def cli(capsys):
-    """Run a command: (exit status, standard output, standard error)."""
-
-    def run(*words):
-        capsys.readouterr()
-        status = main([str(word) for word in words])
-        text = capsys.readouterr()
-        return status, text.out, text.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("sides")

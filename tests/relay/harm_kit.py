@@ -4,12 +4,11 @@ import copy
 import json
 import os
 
-import pytest
-from relay_kit import SPEC, batch
+from relay_kit import SPEC, batch, ids, messages_in
 
 from flockrl.data.schema import make_schema
 from flockrl.relay.log import Log
-from flockrl.relay.segment import Damaged, entries
+from flockrl.relay.segment import entries
 
 SCHEMA = make_schema(SPEC)
 NAMES = [f"t{i}" for i in range(100)]
@@ -29,19 +28,9 @@ def make_log(path, count, **settings):
 
 def survivors(log):
     """Ids in a log in order, one for each message, and the number of damaged messages."""
-    found, lost, place = [], 0, log.start
-    while True:
-        try:
-            entry = log.read(place)
-        except Damaged as error:
-            lost, before, place = lost + 1, place, error.after
-            if place <= before:
-                pytest.fail("a reader would stay at the damage")
-            continue
-        if entry is None:
-            return found, lost
-        rows, place = entry
-        found.append(rows.column("trajectory")[0].as_py())
+    messages = list(messages_in(log))
+    whole = [ids(rows)[0] for rows in messages if rows is not None]
+    return whole, len(messages) - len(whole)
 
 
 def flip(file, *places):

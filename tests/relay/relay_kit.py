@@ -1,14 +1,18 @@
 """What the relay's tests share: a small team, episodes of it, and a server in this process."""
 
 import contextlib
+import time
 
 import numpy as np
+import pytest
 
 from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.data.experience import Experience, blank, join
-from flockrl.data.schema import encode
+from flockrl.data.schema import decode, encode, make_schema
 from flockrl.relay.front import start
 from flockrl.relay.ingest import Limits
+from flockrl.relay.log import Log
+from flockrl.relay.segment import Damaged
 from flockrl.relay.server import Relay
 from flockrl.relay.wire import pack
 
@@ -45,13 +49,46 @@ def message(names, **more):
     return pack(batch(names, **more)).to_pybytes()
 
 
-def ids_in(log):
-    """Ids of all committed trajectories in a log, in order."""
-    found, place = [], log.start
-    while (entry := log.read(place)) is not None:
+def messages_in(log):
+    """The committed messages of a log in order, as record batches; None for one that is damaged."""
+    place = log.start
+    while True:
+        try:
+            entry = log.read(place)
+        except Damaged as error:
+            if error.after <= place:
+                pytest.fail("a reader would stay at the damage")
+            place = error.after
+            yield None
+            continue
+        if entry is None:
+            return
         rows, place = entry
-        found += rows.column("trajectory").unique().to_pylist()
-    return found
+        yield rows
+
+
+def ids(rows):
+    """The trajectories of a message."""
+    return rows.column("trajectory").unique().to_pylist()
+
+
+def ids_in(log):
+    """Ids of all committed trajectories in a log without damage, in order."""
+    return [name for rows in messages_in(log) for name in ids(rows)]
+
+
+def recorded(queue, spec=SPEC):
+    """All trajectories in a queue."""
+    with contextlib.closing(Log(queue, make_schema(spec), remember=0)) as log:
+        return join([decode(rows, spec) for rows in messages_in(log)])
+
+
+def until(true, seconds=60.0):
+    """Wait until something is true."""
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "it never came true"
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -11,31 +11,18 @@ import time
 
 import numpy as np
 import pytest
-from relay_kit import SMALL, SPEC, ids_in, serving
+from relay_kit import SMALL, SPEC, ids_in, recorded, serving
 
 from flockrl.core.errors import UsageError
-from flockrl.data.experience import join
 from flockrl.data.form import Form
-from flockrl.data.schema import decode, make_schema
+from flockrl.data.schema import decode
 from flockrl.relay.actor import Actor
-from flockrl.relay.log import Log
 from flockrl.relay.outbox import QueueFull
 from flockrl.training.pack import Packer
 
 SEEN = {"sheep": [1.0, 2.0, 3.0], "dog": [4.0, 5.0]}
 LIST = [np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0])]
 ARRAY = np.array([[1, 2, 3], [4, 5, 0]], np.float32)
-
-
-def recorded(queue, spec=SPEC):
-    """All trajectories in a queue."""
-    log, parts = Log(queue, make_schema(spec), remember=0), []
-    place = log.start
-    while (found := log.read(place)) is not None:
-        rows, place = found
-        parts.append(decode(rows, spec))
-    log.close()
-    return join(parts)
 
 
 def play(actor, count=1, steps=3):

@@ -9,42 +9,22 @@ import time
 
 import numpy as np
 import pytest
-from relay_kit import SMALL, SPEC, episodes, serving
+from relay_kit import SMALL, SPEC, episodes, recorded, serving, until
 
 from flockrl.core.errors import UsageError
-from flockrl.data.experience import join
-from flockrl.data.schema import decode, make_schema
+from flockrl.data.schema import decode
 from flockrl.portable.model import Model
 from flockrl.relay.actor import Actor
 from flockrl.relay.client import Client
-from flockrl.relay.log import Log
 from flockrl.relay.outbox import Outbox, QueueFull
 
 SEEN = {"sheep": [1.0, 2.0, 3.0], "dog": [4.0, 5.0]}
-
-
-def recorded(queue):
-    """All trajectories in a queue."""
-    log, parts = Log(queue, make_schema(SPEC), remember=0), []
-    place = log.start
-    while (found := log.read(place)) is not None:
-        rows, place = found
-        parts.append(decode(rows, SPEC))
-    log.close()
-    return join(parts)
 
 
 def play(actor, steps=3):
     for t in range(steps):
         actor.request_action(SEEN, reward=float(t))
     actor.flag_last_action(9.0)
-
-
-def until(true, seconds=20.0):
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def failing(monkeypatch, number):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from relay_kit import SMALL, SPEC, batch, episodes, message, serving
+from relay_kit import SMALL, SPEC, batch, episodes, message, serving, until
 
 from flockrl.commands.main import main
 from flockrl.core.errors import UsageError
@@ -32,13 +32,6 @@ from flockrl.relay.wire import pack
 MB = 1 << 20
 OPEN = Limits(largest=1e38, reward=1e38, logp=1e30)
 """Limits that let everything in, to see what training does with it."""
-
-
-def until(true, seconds=60.0):
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "it never came true"
-        time.sleep(0.02)
 
 
 def learner(path, relay, **more):

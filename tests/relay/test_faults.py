@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from relay_kit import messages_in
 
 from flockrl.core.spec import spec_to_json
 from flockrl.data.schema import decode, make_schema
@@ -51,6 +52,29 @@ class Troupe:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
+    def end(self, players):
+        """Empty the queues of all players, wait until the server has learned from everything, and stop it. Returns its
+        last status."""
+        for name in players:
+            self.kill(name)
+        for name in players:
+            done = subprocess.run([*self.words[name], "drain"], capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr + (self.home / "server.out").read_text()[-3000:]
+        said = self.wait(lambda said: said["backlog_bytes"] == 0)
+        self.running["server"].terminate()
+        assert self.running["server"].wait() == 0
+        return said
+
+    def __enter__(self):
+        for name in self.words:
+            self.start(name)
+        return self
+
+    def __exit__(self, *_):
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
     def status(self):
         try:
             return Client(self.address, timeout=5.0).status()
@@ -76,11 +100,8 @@ def faults(home, kills, seed=0):
     import relay_game
 
     spec, rng = relay_game.SPEC, random.Random(seed)
-    troupe = Troupe(home, spec)
     counted = {"server": 0, "north": 0, "south": 0}
-    try:
-        for name in counted:
-            troupe.start(name)
+    with Troupe(home, spec) as troupe:
         for _ in range(kills):
             if rng.random() < 0.6:  # let something happen; otherwise strike while it is still getting up
                 before = (troupe.wait(lambda said: True))["trained"]["steps"]
@@ -92,20 +113,10 @@ def faults(home, kills, seed=0):
             troupe.start(victim)
         before = troupe.wait(lambda said: True)["trained"]["steps"]
         troupe.wait(lambda said: said["trained"]["steps"] > before + 30_000)
-        for name in ("north", "south"):
-            troupe.kill(name)
-            subprocess.run([*troupe.words[name], "drain"], check=True)
-        said = troupe.wait(lambda said: said["backlog_bytes"] == 0)
-        troupe.running["server"].terminate()
-        assert troupe.running["server"].wait() == 0
-    finally:
-        for process in troupe.running.values():
-            process.kill()
-            process.wait()
+        said = troupe.end(("north", "south"))
     log = Log(home / "server" / "log", make_schema(spec))
-    found, returns, place = [], [], log.start
-    while (entry := log.read(place)) is not None:
-        rows, place = entry
+    found, returns = [], []
+    for rows in messages_in(log):
         data = decode(rows, spec)
         found += data.id.tolist()
         returns += np.add.reduceat(data.reward[:, 0], np.cumsum(data.length) - data.length).tolist()

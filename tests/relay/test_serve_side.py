@@ -1,12 +1,10 @@
 """A trainer for one side of a game: it learns for that side, and the team that it publishes plays both."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from relay_kit import SMALL, SPEC, episodes, message, serving
+from relay_kit import SMALL, SPEC, episodes, message, serving, until
 
 import flockrl
 from flockrl.core.types import Observation
@@ -95,13 +93,6 @@ def test_the_learning_side_needs_its_log_probabilities(dog):
 def test_sides_keep_buffers_of_their_own(dog):
     with pytest.raises(flockrl.UsageError, match="Each side has a buffer of its own"):
         make_trainer(dog, buffer_size=100)
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_server_learns_for_one_side_and_publishes_the_team(dog, tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from relay_kit import SMALL, SPEC, batch, episodes, ids_in, message, serving
+from relay_kit import SMALL, SPEC, batch, episodes, ids_in, message, serving, until
 
 from flockrl.commands.main import main
 from flockrl.core.errors import UsageError
@@ -237,13 +237,6 @@ def leaves(trainer):
     import jax
 
     return [np.asarray(x) for x in jax.tree.leaves(trainer._state)]
-
-
-def until(true, seconds=60.0):
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def test_a_server_that_stops_dead_goes_on_where_its_log_says(tmp_path):

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from relay_kit import ids, messages_in
 from test_faults import Troupe
 
 from flockrl.data.frames import BATCH, frames
 from flockrl.data.schema import BadData, make_schema
 from flockrl.relay.log import Log
-from flockrl.relay.segment import Damaged
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 PLAYERS = ("north", "south", "east", "west")
@@ -85,7 +85,7 @@ def flip(log, rng):
     schema = pa.ipc.open_stream(data).schema
     try:
         rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:stop]), schema)
-        ids = set(rows.column("trajectory").unique().to_pylist())
+        held = set(ids(rows))
     except Exception:  # flipped before
         return set()
     at = rng.randrange(start, stop)
@@ -94,7 +94,65 @@ def flip(log, rng):
         byte = opened.read(1)[0]
         opened.seek(at)
         opened.write(bytes([byte ^ 1 << rng.randrange(8)]))
-    return ids
+    return held
+
+
+class Faults:
+    """Faults of a troupe, drawn at random. counted: how often each happened; flipped: ids whose bytes were hit."""
+
+    def __init__(self, troupe, fillable, rng):
+        self.troupe, self.fillable, self.rng, self.memory = troupe, fillable, rng, Memory()
+        names = ["kills of the server", "kills of players", "stops", "failed starts", "full disks", "flips"]
+        self.counted, self.flipped = dict.fromkeys(names, 0), set()
+        self._next_kill = time.monotonic() + 45
+
+    def watch(self, seconds):
+        """Let the troupe go on, and start again what could not start."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self.memory.look(self.troupe.running["server"])
+            for name, process in list(self.troupe.running.items()):
+                if process.poll() is not None:  # it met a full disk at its start
+                    self.counted["failed starts"] += 1
+                    self.troupe.start(name)
+            time.sleep(0.5)
+
+    def strike(self):
+        what = self.rng.choice([self.kill_player, self.kill_player, self.stop, self.fill, self.flip])
+        (self.kill_server if time.monotonic() > self._next_kill else what)()
+
+    def kill_server(self):
+        self.memory.end()
+        self.troupe.kill("server")
+        self.counted["kills of the server"] += 1
+        self._next_kill = time.monotonic() + self.rng.uniform(5, 300)
+        self.troupe.start("server")
+
+    def kill_player(self):
+        name = self.rng.choice(PLAYERS)
+        self.troupe.kill(name)
+        self.counted["kills of players"] += 1
+        self.troupe.start(name)
+
+    def stop(self):
+        process = self.troupe.running[self.rng.choice(["server", *PLAYERS])]
+        process.send_signal(signal.SIGSTOP)
+        self.watch(self.rng.uniform(0.5, 6))
+        process.send_signal(signal.SIGCONT)
+        self.counted["stops"] += 1
+
+    def fill(self):
+        if self.fillable:
+            file = self.troupe.home / "fill"
+            subprocess.run(["dd", "if=/dev/zero", f"of={file}", "bs=1M"], capture_output=True)
+            self.watch(self.rng.uniform(0.5, 6))
+            file.unlink()
+            self.counted["full disks"] += 1
+
+    def flip(self):
+        hit = flip(self.troupe.home / "server" / "log", self.rng)
+        self.flipped |= hit
+        self.counted["flips"] += bool(hit)
 
 
 @pytest.mark.slow
@@ -102,96 +160,27 @@ def test_a_long_time_of_faults(disk):
     import relay_game
 
     home, fillable = disk
-    rng, memory = random.Random(1), Memory()
-    troupe = Troupe(home, relay_game.SPEC, PLAYERS)
-    counted = dict.fromkeys(
-        ["kills of the server", "kills of players", "stops", "failed starts", "full disks", "flips"], 0
-    )
-    flipped = set()
-
-    def watch(seconds):
-        ends = time.monotonic() + seconds
+    with Troupe(home, relay_game.SPEC, PLAYERS) as troupe:
+        faults, ends = Faults(troupe, fillable, random.Random(1)), time.monotonic() + 60 * MINUTES
         while time.monotonic() < ends:
-            memory.look(troupe.running["server"])
-            for name, process in list(troupe.running.items()):
-                if process.poll() is not None:  # it met a full disk at its start
-                    counted["failed starts"] += 1
-                    troupe.start(name)
-            time.sleep(0.5)
-
-    for name in ("server", *PLAYERS):
-        troupe.start(name)
-    ends, next_kill = time.monotonic() + 60 * MINUTES, time.monotonic() + 45
-    try:
-        while time.monotonic() < ends:
-            watch(rng.uniform(1, 5))
-            what = rng.choice(["player", "player", "stop", "full", "flip"])
-            if time.monotonic() > next_kill:
-                memory.end()
-                troupe.kill("server")
-                counted["kills of the server"] += 1
-                next_kill = time.monotonic() + rng.uniform(5, 300)
-                troupe.start("server")
-            elif what == "player":
-                name = rng.choice(PLAYERS)
-                troupe.kill(name)
-                counted["kills of players"] += 1
-                troupe.start(name)
-            elif what == "stop":
-                process = troupe.running[rng.choice(["server", *PLAYERS])]
-                process.send_signal(signal.SIGSTOP)
-                watch(rng.uniform(0.5, 6))
-                process.send_signal(signal.SIGCONT)
-                counted["stops"] += 1
-            elif what == "full" and fillable:
-                fill = home / "fill"
-                subprocess.run(["dd", "if=/dev/zero", f"of={fill}", "bs=1M"], capture_output=True)
-                watch(rng.uniform(0.5, 6))
-                fill.unlink()
-                counted["full disks"] += 1
-            elif what == "flip":
-                hit = flip(home / "server" / "log", rng)
-                flipped |= hit
-                counted["flips"] += bool(hit)
-        memory.end()
-        watch(5)
-        for name in PLAYERS:
-            troupe.kill(name)
-        for name in PLAYERS:
-            done = subprocess.run([*troupe.words[name], "drain"], capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr + (home / "server.out").read_text()[-3000:]
-        troupe.wait(lambda said: said["backlog_bytes"] == 0)
-        troupe.running["server"].terminate()
-        assert troupe.running["server"].wait() == 0
-    finally:
-        for process in troupe.running.values():
-            process.kill()
-            process.wait()
-    found, damaged = read_all(Log(home / "server" / "log", make_schema(relay_game.SPEC)))
+            faults.watch(faults.rng.uniform(1, 5))
+            faults.strike()
+        faults.memory.end()
+        faults.watch(5)
+        troupe.end(PLAYERS)
+    messages = list(messages_in(Log(home / "server" / "log", make_schema(relay_game.SPEC))))
+    found = [name for rows in messages if rows is not None for name in ids(rows)]
+    damaged = sum(rows is None for rows in messages)
     noted = {x for name in PLAYERS for x in (home / f"{name}.acknowledged").read_text().split()}
-    lost = noted - set(found)
-    print(f"{MINUTES:g} minutes: {counted}")
+    lost, slopes = noted - set(found), faults.memory.slopes
+    print(f"{MINUTES:g} minutes: {faults.counted}")
     print(f"{len(noted):,} trajectories acknowledged, {len(lost)} lost by {damaged} damaged messages")
-    for slope, minutes, most in memory.slopes:
+    for slope, minutes, most in slopes:
         print(f"memory of the server: {slope:+.2f} MB per minute over {minutes:.1f} minutes, at most {most:.0f} MB")
     assert len(found) == len(set(found))
-    assert lost <= flipped
+    assert lost <= faults.flipped
     assert not lost or damaged
-    long = [slope for slope, minutes, _ in memory.slopes if minutes > 1]
+    long = [slope for slope, minutes, _ in slopes if minutes > 1]
     assert not long or np.median(long) < 5
-    peaks = [most for _, _, most in memory.slopes]
+    peaks = [most for _, _, most in slopes]
     assert not peaks or max(peaks) < 1.2 * min(peaks)  # however long it lived
-
-
-def read_all(log):
-    """The ids in a log, and how many of its messages are damaged."""
-    found, damaged, place = [], 0, log.start
-    while True:
-        try:
-            entry = log.read(place)
-            if entry is None:
-                return found, damaged
-            found += entry[0].column("trajectory").unique().to_pylist()
-            place = entry[1]
-        except Damaged as error:
-            damaged, place = damaged + 1, error.after
