@@ -8,7 +8,7 @@ a network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,37 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, MultiDiscrete
 
-Share = Literal["all", "groups", "none"]
+Share = str
+"""all, groups, none, or average:every=K,topology=T: see `parse_share`."""
+
+
+class Averaging(NamedTuple):
+    """Agents have parameters of their own and average them: every so many updates, with whom the topology links."""
+
+    every: int
+    topology: str
+
+
+def parse_share(share: Share) -> tuple[str, Averaging | None]:
+    """Who shares one set of parameters (all, groups or none), and how those average that have their own."""
+    if share in ("all", "groups", "none"):
+        return share, None
+    kind, _, settings = share.partition(":")
+    values = {"every": "1", "topology": "all"}
+    for part in filter(None, settings.split(",")):
+        name, _, value = part.partition("=")
+        if name not in values:
+            kind = ""
+        values[name] = value
+    if kind != "average" or values["topology"] not in ("all", "ring", "star"):
+        raise UsageError(
+            f"share must be one of all, groups, none, or average:every=K,topology=all|ring|star, not {share[:60]!r}."
+        )
+    if not values["every"].isdigit() or not 1 <= int(values["every"]) < 1 << 31:
+        raise UsageError(
+            f"every of share=average is a whole number of updates from 1 on, not {values['every'][:40]!r}."
+        )
+    return "none", Averaging(int(values["every"]), values["topology"])
 
 
 class Group(NamedTuple):
@@ -49,16 +79,16 @@ class Group(NamedTuple):
 
 def make_groups(spec: EnvSpec, share: Share) -> tuple[Group, ...]:
     """Partition the agents: all together, by kind (`spec.groups`), or each alone."""
+    share = parse_share(share)[0]
     whole = spec.whole or spec
-    party = [name for i in range(whole.num_agents) for name, own in whole.parties.items() if i in own]
-    together = party if spec.whole is not None else [0] * whole.num_agents
+    side = {i: name for name, own in whole.parties.items() for i in own}
+    together = [side[i] for i in range(whole.num_agents)] if spec.whole is not None else [0] * whole.num_agents
     labels = {"all": together, "groups": whole.groups, "none": range(whole.num_agents)}[share]
-    order = list(dict.fromkeys(labels))
-    mine = [labels[i] for i in spec.places]
-    return tuple(
-        _group(spec, [i for i, label in enumerate(mine) if label == now], order.index(now), len(order))
-        for now in dict.fromkeys(mine)
-    )
+    order = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    mine: dict[Any, list[int]] = {}
+    for i, place in enumerate(spec.places):
+        mine.setdefault(labels[place], []).append(i)
+    return tuple(_group(spec, agents, order[label], len(order)) for label, agents in mine.items())
 
 
 def _group(spec: EnvSpec, agents: Sequence[int], number: int, of: int) -> Group:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from flockrl.core.errors import CannotWrite, UsageError, notice
 CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
     "config.json", "metrics.jsonl", "result.json", "curve.png", "checkpoints",
 )  # fmt: skip
+FAILURE = "failed.txt"
+"""Why training failed, until it is resumed."""
 TRAINER = "trainer.json"
 """The configuration of a trainer."""
 LARGEST = 16 << 20
@@ -63,6 +65,21 @@ def _undo(paths: list[Path], before: Mapping[Path, set[Path]], made: list[Path])
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         for path in sorted(made, key=lambda p: len(p.parts), reverse=True):
             path.rmdir()
+
+
+@contextlib.contextmanager
+def noting_failure(paths: Sequence[Path]) -> Iterator[None]:
+    """Write down in the runs' directories why training failed, for whoever was not there to see it."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            (path / FAILURE).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        for path in paths:
+            with contextlib.suppress(OSError):  # what went wrong before is what matters
+                (path / FAILURE).write_text(f"{str(error).strip() or type(error).__name__}\n")
+        raise
 
 
 def find_runs(path: str | Path) -> list[Path]:

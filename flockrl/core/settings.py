@@ -13,6 +13,13 @@ LARGEST = 2.0**1000
 """What whole numbers may not exceed, so that they can be floats; nor do infinity and nan pass."""
 
 
+class Part:
+    """A part that config classes are put together from. Each checks its own settings and hands on to the next."""
+
+    def __post_init__(self) -> None:
+        """The end of the chain."""
+
+
 def build(cls: type, values: dict[str, Any], whose: str) -> Any:
     """Make a config dataclass from plain values. Errors about unknown names and wrong types name the right ones."""
     hints = typing.get_type_hints(cls)
@@ -28,7 +35,11 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return _coerce(name, next(arg for arg in args if arg is not type(None)), value)
+        kinds = [arg for arg in args if arg is not type(None)]
+        words = next((kind for kind in kinds if typing.get_origin(kind) is Literal), None)
+        if len(kinds) > 1 and words is not None and isinstance(value, str):
+            return _coerce(name, words, value)
+        return _coerce(name, kinds[0], value)
     if origin is Literal:
         if value not in args:
             raise UsageError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}.")
@@ -53,7 +64,7 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
 def parse_settings(text: str) -> dict[str, Any]:
     """`N=5,continuous_actions=true` -> {"N": 5, "continuous_actions": True}; what is not JSON stays a string."""
     settings: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, _parts(text)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"Write environment settings as name=value, separated by commas, not {part!r}.")
@@ -63,3 +74,13 @@ def parse_settings(text: str) -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[key.strip()] = word
     return settings
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between commas, of which those of lists are none: `a=[1,2],b=3` has two parts."""
+    cuts, depth = [-1], 0
+    for i, character in enumerate(text):
+        depth = max(0, depth + (character == "[") - (character == "]"))
+        if character == "," and not depth:
+            cuts.append(i)
+    return [text[a + 1 : b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]

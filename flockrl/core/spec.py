@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flockrl.core.entities import Entities, entities_from_json, entities_to_json
 from flockrl.core.errors import UsageError
 from flockrl.core.spaces import Box, Discrete, MultiDiscrete, Sight, Space
 
@@ -37,8 +38,15 @@ class EnvSpec:
     parameters), `sides[i]` the name of the side it plays for: opponents are on different sides. `state_size`
     is the size of the global state, or 0 when the environment has none of its own and the concatenated
     observations stand for it. `max_steps` is the length after which an episode is truncated at the latest.
-    `neighbours` says whether observations tell who perceives whom. `whole` is the spec that this one is a
-    `part` of, or None.
+    `neighbours` says whether observations tell who perceives whom. `respawn` says whether an agent that died may live
+    again in the same episode; all may be dead for a while, then. `reward_after_death` says whether a dead agent still
+    earns what the environment pays it, as where a side shares its reward: then its return goes on as long as its side
+    lives. Where it is false, an agent's return ends with its life. `anonymous` says that agents may not know their
+    place in the team: those that share parameters are then never told apart. `counterfactual` says whether the
+    environment tells what a step would have paid without an agent (`counterfactual_reward`, see `envs.api`).
+    `entities[i]` describes agent i's observation as a set of entities, () where nobody does. `graph[i]` are the agents
+    that agent i perceives where that never changes, as on a lattice; () elsewhere. `whole` is the spec that this one is
+    a `part` of, or None.
 
     Actions are arrays [N] int32 where all agents have `Discrete` ones. Otherwise they are [N, W] float32, one row
     of numbers per agent: real ones, or the numbers of its choices.
@@ -53,6 +61,12 @@ class EnvSpec:
     sides: tuple[str, ...] = ()
     state_size: int = 0
     neighbours: bool = False
+    respawn: bool = False
+    reward_after_death: bool = True
+    anonymous: bool = False
+    counterfactual: bool = False
+    entities: tuple[Entities, ...] = ()
+    graph: tuple[tuple[int, ...], ...] = ()
     whole: EnvSpec | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +82,15 @@ class EnvSpec:
             raise UsageError(f"{self.name}: sides and groups must have one entry per agent ({n}).")
         if not all(isinstance(side, str) for side in self.sides):
             raise UsageError(f"{self.name}: sides are names, one for each agent, not {self.sides}.")
+        if self.entities and len(self.entities) != n:
+            raise UsageError(f"{self.name}: entities must be described for each agent ({n}), or for none.")
+        if self.graph and (len(self.graph) != n or not all(0 <= j < n for near in self.graph for j in near)):
+            raise UsageError(f"{self.name}: graph must list places of agents (0 to {n - 1}) for each agent ({n}).")
+        for agent, space, entities in zip(self.agents, self.observations, self.entities, strict=False):
+            if entities.end > space.size:
+                raise UsageError(
+                    f"{self.name}: {agent} observes {space.size} numbers, and its entities reach to {entities.end}."
+                )
 
     def _kinds(self) -> tuple[int, ...]:
         """Agents are of one kind when side, spaces and the name before its number agree."""
@@ -148,10 +171,14 @@ class EnvSpec:
         """The spec of some of the agents, which knows the `whole` that they are a part of."""
         columns: dict[str, Any] = {
             name: tuple(getattr(self, name)[i] for i in agents)
-            for name in ("agents", "observations", "actions", "groups", "sides")
+            for name in ("agents", "observations", "actions", "groups", "sides", "entities")
+            if getattr(self, name)
         }
+        if self.graph:
+            seat = {j: k for k, j in enumerate(agents)}
+            columns["graph"] = tuple(tuple(seat[j] for j in self.graph[i] if j in seat) for i in agents)
         size = self.state_size if state_size is None else state_size
-        return dataclasses.replace(self, **columns, state_size=size, whole=self)
+        return dataclasses.replace(self, **columns, state_size=size, counterfactual=False, whole=self)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -176,6 +203,12 @@ def spec_to_json(spec: EnvSpec) -> dict[str, Any]:
         "sides": list(spec.sides),
         "state_size": spec.state_size,
         "neighbours": spec.neighbours,
+        "reward_after_death": spec.reward_after_death,
+        "respawn": spec.respawn,
+        "anonymous": spec.anonymous,
+        "counterfactual": spec.counterfactual,
+        **({"entities": [entities_to_json(x) for x in spec.entities]} if spec.entities else {}),
+        **({"graph": [list(near) for near in spec.graph]} if spec.graph else {}),
     }
 
 
@@ -216,6 +249,15 @@ def spec_from_json(saved: Any) -> EnvSpec:
         sides=_sides(saved),
         state_size=_whole(saved["state_size"], "state_size", 0, MOST_NUMBERS),
         neighbours=saved.get("neighbours") is True,
+        reward_after_death=saved.get("reward_after_death") is True,
+        respawn=saved.get("respawn") is True,
+        anonymous=saved.get("anonymous") is True,
+        counterfactual=saved.get("counterfactual") is True,
+        entities=tuple(entities_from_json(x) for x in _list(saved.get("entities", []), "entities")),
+        graph=tuple(
+            tuple(_whole(j, "graph", 0) for j in _list(near, "graph"))
+            for near in _list(saved.get("graph", []), "graph")
+        ),
     )
 
 

@@ -27,7 +27,9 @@ class Observation(NamedTuple):
     obs: [..., N, O]; avail: [..., N, A] bool, legal actions, None when all are legal;
     state: [..., S] global state, None when the environment has none of its own;
     alive: [..., N] bool, None when agents never die; neighbours: [..., N, N] bool, whether the agent of the row can
-    perceive the agent of the column, None when everyone perceives everyone.
+    perceive the agent of the column, None when everyone perceives everyone;
+    seeds: [..., N, 2] uint32, what decides the fate of messages on a channel where chance or the number of the step
+    does (`comm.luck`), None elsewhere and before acting drew it.
     """
 
     obs: Array
@@ -35,6 +37,7 @@ class Observation(NamedTuple):
     state: Array | None = None
     alive: Array | None = None
     neighbours: Array | None = None
+    seeds: Array | None = None
 
 
 class Trajectory(NamedTuple):
@@ -42,12 +45,14 @@ class Trajectory(NamedTuple):
 
     obs, avail, state, alive, neighbours: what the team saw before acting, as in `Observation`, with axes [T, B].
     action: [T, B, N] int32 or [T, B, N, W] float32, as the policy emitted it (before clipping to bounds).
-    reward: [T, B, N]. terminated, truncated: [T, B, N] bool; an agent's own life ended for good, or
-    its episode was cut short. next_obs, next_avail, next_state, next_neighbours: what followed, before any reset: the
-    final observation of an ended episode, never the first of the next one.
+    reward: [T, B, N], as the environment paid it, to dead agents too. terminated, truncated: [T, B, N] bool; an agent's
+    return ended (where agents respawn, another may begin in its place), or its episode was cut short: see `core.lives`.
+    next_obs, next_avail, next_state, next_neighbours: what followed, before any reset: the final observation of an
+    ended episode, never the first of the next one. next_alive: [T, B, N] who lived after the step, those included
+    whose episode was cut there.
     first: [T, B] bool, whether `obs` opens an episode (memory is cleared there).
     memory: the policy's memory before the first step, [B, ...], or () for a policy without one.
-    extras: what `act` wants to remember, e.g. {"logp": [T, B, N]}.
+    extras: what `act` wants to remember, e.g. {"logp": [T, B, N]}; "channel" are the seeds of an `Observation`.
     """
 
     obs: Array
@@ -64,16 +69,22 @@ class Trajectory(NamedTuple):
     next_state: Array | None = None
     neighbours: Array | None = None
     next_neighbours: Array | None = None
+    next_alive: Array | None = None
     memory: PyTree = ()
     extras: Mapping[str, Array] = {}
 
     @property
     def observation(self) -> Observation:
-        return Observation(self.obs, self.avail, self.state, self.alive, self.neighbours)
+        return Observation(
+            self.obs, self.avail, self.state, self.alive, self.neighbours, self.extras.get("channel")
+        )  # fmt: skip
 
     @property
     def next_observation(self) -> Observation:
-        return Observation(self.next_obs, self.next_avail, self.next_state, None, self.next_neighbours)
+        seeds = next_seeds(self.extras.get("channel"))
+        return Observation(
+            self.next_obs, self.next_avail, self.next_state, self.next_alive, self.next_neighbours, seeds
+        )  # fmt: skip
 
     @property
     def weight(self) -> Array:
@@ -99,9 +110,23 @@ class Algorithm(NamedTuple):
         T: how many steps of each environment one update consumes.
     note
         What a user should know before training, e.g. the memory that a replay takes; may be empty.
-    kl(old, new, observation, memory) -> [B, N]
+    kl(old, new, observation, memory, other=None) -> [B, N]
         How far the policy of params `new` is from that of `old`, KL(old || new); None when there is no such number
-        because policies are deterministic.
+        because policies are deterministic. other: what `new` observes instead.
+    says(params, observation, memory) -> [B, N, C]
+        What agents would tell each other, before any channel; None where they do not talk.
+    talk
+        How they do (`comm.talk.Talk`), None where they do not.
+    asks(env, state, action [N], key) -> {name: array}
+        What a rollout in a compiled environment asks of it before each step of one instance, and records as extras;
+        None for nothing.
+    choices(state, trajectory) -> [T, B, N, A]
+        How likely each action was along a rollout of the present policy; None where nobody chooses or it is not known.
+    practice
+        The same learner as it acts in the rollouts that it learns from, where that is not simply its policy: against
+        past selves, or under attack. Its params, act and memory count; None where there is no difference.
+    member
+        How one of several policies acts where params are a `Mixture` of them; None elsewhere.
     """
 
     init: Callable[[Array], PyTree]
@@ -111,7 +136,18 @@ class Algorithm(NamedTuple):
     memory: Callable[[int], PyTree]
     rollout_steps: int
     note: str = ""
-    kl: Callable[[PyTree, PyTree, Observation, PyTree], Array] | None = None
+    kl: Callable[..., Array] | None = None
+    says: Callable[[PyTree, Observation, PyTree], Array] | None = None
+    talk: Any = None
+    asks: Callable[[Any, PyTree, Array, Array], Mapping[str, Array]] | None = None
+    choices: Callable[[PyTree, Trajectory], Array] | None = None
+    practice: Algorithm | None = None
+    member: Actor | None = None
+
+    @property
+    def in_training(self) -> Algorithm:
+        """What acts in rollouts that are learned from."""
+        return self if self.practice is None else self.practice
 
 
 class Actor(NamedTuple):
@@ -119,6 +155,16 @@ class Actor(NamedTuple):
 
     act: Callable[[PyTree, Observation, PyTree, Array, bool], tuple[Array, PyTree, Mapping[str, Array]]]
     memory: Callable[[int], PyTree]
+
+
+class Mixture(NamedTuple):
+    """Parameters of a policy that draws one of K policies as an episode begins, and keeps to it until it ends.
+
+    params: leaves [K, ...]; odds: [K].
+    """
+
+    params: PyTree
+    odds: Array
 
 
 @dataclass(frozen=True)
@@ -132,11 +178,20 @@ class EvalResult:
     """[episodes, N] each agent's return in each episode."""
     lengths: np.ndarray = field(repr=False)
     """[episodes] steps until the episode ended."""
+    measures: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    """What the environment itself measures, such as success: its name -> [episodes]."""
 
     @property
     def per_agent(self) -> np.ndarray:
         """[N] mean return of each agent."""
         return self.returns.mean(axis=0)
+
+
+def next_seeds(seeds: Array | None) -> Array | None:
+    """Seeds [..., N, 2] for the step after one with these: others, for a step whose number is one larger."""
+    if seeds is None:
+        return None
+    return jnp.stack([seeds[..., 0] ^ jnp.uint32(0x9E3779B9), seeds[..., 1] + jnp.uint32(1)], -1)
 
 
 def choose(where: Any, new: PyTree, old: PyTree, module: Any = jnp) -> PyTree:

@@ -1,4 +1,4 @@
-"""The network of one group of agents: torso, optional memory, optional exchange with other agents, linear output."""
+"""The network of one group of agents: torso, optional memory, optional talk with other agents, linear output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from flockrl.core.spaces import Sight
 from flockrl.core.types import Array
+from flockrl.nets.entities import EntityTorso
 from flockrl.nets.memory import GRU
 from flockrl.nets.torsos import ACTIVATIONS, CNN, MLP, Activation, Dense, call_own_torso, eyes, load_kernel, look
 
@@ -23,8 +24,8 @@ class Network(nn.Module):
     concatenated. With memory, `beside` is added after it, in a hidden layer of its own, so that memory depends only
     on x. With `log_std`, learned log standard deviations, the same for all inputs, follow the outputs.
 
-    exchange: a module that is called between memory and output as (own [..., n, F], team [..., N, F], alive,
-    neighbours, agents) -> [..., n, F'], see `policies.network`.
+    entities: a torso that reads observations as sets of entities, in the place of the MLP.
+    exchange: modules through which agents talk between memory and output, one for each round, see `comm.exchange`.
     """
 
     sizes: tuple[int, ...]
@@ -36,12 +37,19 @@ class Network(nn.Module):
     out_scale: float = 1.0
     sight: Sight = Sight()
     kernel: str | None = None
-    exchange: nn.Module | None = None
+    entities: EntityTorso | None = None
+    exchange: tuple[nn.Module, ...] = ()
 
     def setup(self) -> None:
         for name, shape in eyes(self.sight).items():
             setattr(self, name, CNN(shape, bytes=self.sight.bytes))
-        self.torso = MLP(self.sizes, self.activation, self.ids) if self.kernel is None else load_kernel(self.kernel)()
+        self.torso: Any
+        if self.entities is not None:
+            self.torso = self.entities.clone(parent=None)
+        elif self.kernel is None:
+            self.torso = MLP(self.sizes, self.activation, self.ids)
+        else:
+            self.torso = load_kernel(self.kernel)()
         if self.memory:
             self.gru = GRU(self.memory)
             self.joined = Dense(self.sizes[-1], 2.0**0.5)
@@ -58,25 +66,42 @@ class Network(nn.Module):
     def features(
         self, x: Array, memory: Any = (), first: Array | None = None, beside: Array | None = None
     ) -> tuple[Array, Any]:
-        """The features [..., n, F] before the exchange and the output, and memory after each step."""
+        """The features [..., n, F] before talk and output, and memory after each step."""
+        x, memory = self.remember(self.encode(x, beside), memory, first)
+        if beside is not None and self.memory:
+            x = ACTIVATIONS[self.activation](self.joined(_side_by_side(x, beside)))
+        return x, memory
+
+    def encode(self, x: Array, beside: Array | None = None) -> Array:
+        """The features before memory."""
         if self.sight.pictures and x.shape[-1] % self.sight.size == 0:
             x = look(self.sight, [getattr(self, name) for name in eyes(self.sight)], x)
         if beside is not None and not self.memory:
             x = _side_by_side(x, beside)
-        x = self.torso(x) if self.kernel is None else call_own_torso(self.torso, self.kernel, x, self.ids)
+        return self.torso(x) if self.kernel is None else call_own_torso(self.torso, self.kernel, x, self.ids)
+
+    def remember(self, x: Array, memory: Any, first: Array | None) -> tuple[Array, Any]:
+        """The features after memory, and memory after each step."""
         if self.memory:
             assert first is not None
             x = memory = self.gru(x, memory, first)
-            if beside is not None:
-                x = ACTIVATIONS[self.activation](self.joined(_side_by_side(x, beside)))
         return x, memory
 
-    def output(self, x: Array, *others: Any) -> Array:
-        """[..., n, outputs] from features [..., n, F]; others: the other arguments of the exchange, if there is one."""
-        if self.exchange is not None:
-            x = self.exchange(x, *others)
+    def output(self, x: Array) -> Array:
+        """[..., n, outputs] from features [..., n, F]."""
         out = self.head(x)
         return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1) if self.log_std else out
+
+    def speak(self, x: Array, obs: Array, number: int) -> tuple[Array, Array | None, Array | None]:
+        """What agents with features x [..., n, F] say in a round: messages, gates and urges."""
+        talk: Any = self.exchange[number]
+        subject = {"features": lambda: x, "obs": lambda: obs, "intent": lambda: self.head(x)}[talk.speaks]()
+        return talk.speak(subject), talk.gate(x), talk.urge(x)
+
+    def hear(self, x: Array, said: Array, own: Array, there: Array, possible: Array, number: int) -> Array:
+        """Features after a round in which the team said `said` [..., N, C]."""
+        talk: Any = self.exchange[number]
+        return talk.hear(x, said, own, there, possible)
 
 
 def _side_by_side(x: Array, beside: Array) -> Array:

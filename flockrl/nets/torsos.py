@@ -50,21 +50,26 @@ class Dense(nn.Module):
     """An affine layer on the last axis, computed on rows: products over several axes have slow gradients.
 
     With `ids` > 0 each agent on the axis before the last has its own bias, [n, size]: the same function as
-    appending a one-hot agent id to the input, without making the input wider.
+    appending a one-hot agent id to the input, without making the input wider. With `plain` there is no bias, so that
+    zeros stay zeros exactly.
     """
 
     size: int
     scale: float
     ids: int = 0
+    plain: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.size))
+        product = linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.size)
+        if self.plain:
+            return product
         if self.ids:
             bias = self.param("bias", orthogonal(1.0), (self.ids, self.size))
         else:
             bias = self.param("bias", nn.initializers.zeros, (self.size,))
-        return linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.size) + bias
+        return product + bias
 
 
 def orthogonal(scale: float) -> jax.nn.initializers.Initializer:

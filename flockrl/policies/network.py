@@ -1,4 +1,4 @@
-"""The network of a team: torso -> memory -> exchange between agents -> head, over the agent axis.
+"""The network of a team: torso -> memory -> talk between agents -> head, over the agent axis.
 
 Every group of agents that share parameters has a `nets.network.Network`; a `TeamNetwork` holds them all, so that what
 lets agents perceive each other's features stands in one place for every family of learners.
@@ -9,24 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.comm.luck import Inbox
+from flockrl.comm.talk import Heard, Spoken, Talk
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, take
+from flockrl.core.random import Source, fold_in
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree
+from flockrl.nets.entities import EntityTorso
 from flockrl.nets.network import Network
+from flockrl.nets.settings import HEADS, SIZE
+from flockrl.policies.early import early_talk
 
 
 class TeamNetwork:
     """One network per group. Holds what is static; its methods are pure.
 
-    config: has hidden, activation, kernel, agent_ids, memory and memory_size. widths: outputs of each group's network.
-    Parameters are a tuple with an entry per group, memories too.
+    config: has hidden, activation, kernel, agent_ids, memory and memory_size and, where agents may talk, what
+    `comm.settings.CommConfig` has. widths: outputs of each group's network. Parameters are a tuple with an entry per
+    group, memories too; where messages are on their way between steps, memory is a pair of that tuple and the mail.
 
-    exchange: builds, for each group, the module through which its agents read the features of others; None where they
-    do not. It is called as (own [..., n, F], team [..., N, F], alive [..., N] or None, neighbours [..., N, N] or None,
-    agents) -> [..., n, F'], where `agents` are the group's places in the team.
+    recurrent: whether outputs depend on earlier steps, so that learning has to follow them in order. stateful: whether
+    acting carries anything from step to step, a count of steps included.
     """
 
     def __init__(
@@ -38,109 +44,239 @@ class TeamNetwork:
         *,
         log_std: Sequence[bool] | None = None,
         out_scale: float = 0.01,
-        exchange: Callable[[Group], nn.Module] | None = None,
     ):
-        self.spec, self.groups, self.exchange = spec, groups, exchange
+        self.spec, self.groups = spec, groups
         self.memory_size = config.memory_size if config.memory == "gru" else 0
+        self.talk = None if getattr(config, "comm", "none") == "none" else Talk(spec, config, widths)
+        self.stateful = self.memory_size > 0 or (self.talk is not None and self.talk.stateful)
+        self.recurrent = self.memory_size > 0 or (self.talk is not None and self.talk.delay > 0)
         spreads = log_std or [False] * len(groups)
         self.nets = [
-            make_network(
-                spec, config, width, ids=ids(group, config.agent_ids), log_std=spread, out_scale=out_scale,
-                exchange=None if exchange is None else exchange(group),
-            )
+            make_network(spec, config, width, group, ids=ids(spec, group, config), log_std=spread, out_scale=out_scale)
             for group, width, spread in zip(groups, widths, spreads, strict=True)
-        ]  # fmt: skip
-
-    @property
-    def recurrent(self) -> bool:
-        return self.memory_size > 0
+        ]
+        if self.talk is not None:
+            sizes = [self._feature_size(net, group) for net, group in zip(self.nets, groups, strict=True)]
+            self.nets = [
+                net.clone(exchange=self.talk.modules(size)) for net, size in zip(self.nets, sizes, strict=True)
+            ]
 
     def init(self, keys: Any) -> tuple[PyTree, ...]:
-        """Fresh parameters; keys: one for each group."""
-        lead = (1, 1) if self.recurrent else (1,)
-        n, size = self.spec.num_agents, self.spec.obs_size
-        seen = Observation(jnp.zeros((*lead, n, size)))
-        first = jnp.zeros((1, 1), bool) if self.recurrent else None
-        team = None
-        if self.exchange is not None:
-            team = jnp.zeros((*lead, n, self._feature_size(keys, seen, first)))
+        """Fresh parameters; keys: one for each group. Those of talk leave the others as they are without it."""
+        seen, first = self._moment()
         return tuple(
-            net.init(k, self._own(group, seen), h, first, *self._others(group, seen, team), method=_whole)["params"]
-            for net, k, group, h in zip(self.nets, keys, self.groups, self.blank(1), strict=True)
+            net.init(k, self._own(group, seen), h, first, self.spec.num_agents, method=_whole)["params"]
+            for net, k, group, h in zip(self.nets, keys, self.groups, self._quiet(1), strict=True)
         )
 
-    def _feature_size(self, keys: Any, seen: Observation, first: Array | None) -> int:
-        """F, which must be the same for all groups that talk to each other."""
-        net, group = self.nets[0], self.groups[0]
+    def _moment(self) -> tuple[Observation, Array | None]:
+        """What one team sees at one moment: nothing."""
+        lead = (1, 1) if self.memory_size else (1,)
+        seen = Observation(jnp.zeros((*lead, self.spec.num_agents, self.spec.obs_size)))
+        return seen, jnp.zeros((1, 1), bool) if self.memory_size else None
+
+    def _feature_size(self, net: Network, group: Group) -> int:
+        """F of a group's network, where it hears messages."""
+        assert self.talk is not None
+        seen, first = self._moment()
+        memory = jnp.zeros((1, group.size, self.memory_size)) if self.memory_size else ()
         shapes = jax.eval_shape(
-            lambda k: net.init_with_output(k, self._own(group, seen), self.blank(1)[0], first, method="features"),
-            keys[0],
+            lambda k: net.init_with_output(k, self._own(group, seen), memory, first, method=_spoken_features)[0],
+            jax.random.key(0),
         )
-        return shapes[0][0].shape[-1]
+        return shapes[int(not self.talk.early)].shape[-1]
 
     def _own(self, group: Group, seen: Observation) -> Array:
         return take(seen.obs, group, seen.obs.ndim - 2, group.obs_size)
 
-    def _others(self, group: Group, seen: Observation, team: Array | None) -> tuple[Any, ...]:
-        if team is None:
-            return ()
-        alive = None if seen.alive is None else seen.alive.astype(bool)
-        return team, alive, seen.neighbours, group.agents
-
-    def blank(self, batch: int) -> PyTree:
+    def _quiet(self, batch: int) -> tuple[Any, ...]:
         """Each group's memory at the start of an episode, [batch, n, H], or () where there is none."""
         size = self.memory_size
         return tuple(jnp.zeros((batch, group.size, size)) if size else () for group in self.groups)
 
+    def blank(self, batch: int) -> PyTree:
+        """Each group's memory at the start of an episode and, where there is such a thing, mail: none is on its way."""
+        own = self._quiet(batch)
+        return (own, self.talk.blank(batch)) if self.talk is not None and self.talk.stateful else own
+
     def memory(self, batch: int) -> PyTree:
-        """`blank`, or () for a team without memory: what an `Algorithm` carries from step to step."""
-        return self.blank(batch) if self.recurrent else ()
+        """`blank`, or () for a team that carries nothing: what an `Algorithm` carries from step to step."""
+        return self.blank(batch) if self.stateful else ()
+
+    def _apart(self, memory: PyTree) -> tuple[PyTree, Any]:
+        """(each group's memory, mail) of a `memory`."""
+        if not self.stateful:
+            return ((),) * len(self.groups), ()
+        return memory if self.talk is not None and self.talk.stateful else (memory, ())
 
     def __call__(
         self, params: Sequence[PyTree], seen: Observation, memory: PyTree, first: Array | None
-    ) -> list[tuple[Array, Any]]:
-        """Output [..., n, width] and memory of each group. With memory, seen has axes [T, B] and memories come out
-        after each step, [T, B, n, H]; without it, `memory` and `first` are not read."""
-        if not self.recurrent:
-            memory, first = ((),) * len(self.groups), None
-        parts = list(zip(self.nets, params, self.groups, memory, strict=True))
-        if self.exchange is None:
-            return [net.apply({"params": p}, self._own(group, seen), h, first) for net, p, group, h in parts]
+    ) -> tuple[list[Array], PyTree]:
+        """Output [..., n, width] of each group, and memory. Where `recurrent`, seen has axes [T, B] and memory comes
+        out after each step, [T, B, ...]; elsewhere `memory` and `first` are not read."""
+        outs, memory, _ = self._run(params, seen, memory, first if self.recurrent else None)
+        return outs, memory
+
+    def alone(self, index: int, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> Array:
+        """Output [..., n, width] of one group's network, for teams that do not talk; else as `__call__`."""
+        group, own = self.groups[index], self._apart(memory)[0][index]
+        reads = self._own(group, seen), own, first if self.recurrent else None
+        outs: Any = self.nets[index].apply({"params": params}, *reads)
+        return outs[0]
+
+    def _run(
+        self, params: Sequence[PyTree], seen: Observation, memory: PyTree, first: Array | None
+    ) -> tuple[list[Array], PyTree, Array | None]:
+        """The same, and the counts of messages [..., N, 4], where agents talk."""
+        if self.talk is not None and self.talk.early:
+            assert first is not None
+            speak, hear = self._mouths_and_ears(params, seen)
+            hs, mails, counts = early_talk(self, params, seen, self._apart(memory), first, speak, hear)
+            return self._heads(params, hs), mails, counts
+        own, mail = self._apart(memory)
+        parts = list(zip(self.nets, params, self.groups, own, strict=True))
         found: list[Any] = [
             net.apply({"params": p}, self._own(group, seen), h, first, method="features") for net, p, group, h in parts
         ]
-        team = merge([features for features, _ in found], self.groups, seen.obs.ndim - 2)
-        results: list[Any] = [
-            (net.apply({"params": p}, own, *self._others(group, seen, team), method="output"), after)
-            for (net, p, group, _), (own, after) in zip(parts, found, strict=True)
+        features, after, tally = [f for f, _ in found], tuple(h for _, h in found), None
+        if self.talk is not None:
+            speak, hear = self._mouths_and_ears(params, seen)
+            features, mail, tally = self.talk(speak, hear, features, seen, mail, first)
+            after = (after, mail) if self.talk.stateful else after
+        return self._heads(params, features), after, tally
+
+    def _heads(self, params: Sequence[PyTree], features: Sequence[Array]) -> list[Array]:
+        outs: list[Any] = [
+            net.apply({"params": p}, f, method="output") for net, p, f in zip(self.nets, params, features, strict=True)
         ]
-        return results
+        return outs
 
-    def step(self, params: Sequence[PyTree], seen: Observation, memory: PyTree) -> tuple[list[Array], PyTree]:
-        """One moment: outputs [B, n, width] of observations [B, N, O], and what the team remembers after it."""
-        if not self.recurrent:
-            return [out for out, _ in self(params, seen, (), None)], ()
-        rows = jax.tree.map(lambda x: x[None], seen)
-        outs = self(params, rows, memory, jnp.zeros((1, len(seen.obs)), bool))
-        return [out[0] for out, _ in outs], tuple(after[0] for _, after in outs)
+    def _mouths_and_ears(self, params: Sequence[PyTree], seen: Observation) -> tuple[Any, Any]:
+        """How the groups speak and hear, see `Talk`."""
+
+        def speak(number: int, features: list[Array]) -> Spoken:
+            axis = features[0].ndim - 2
+            said: list[Any] = [
+                net.apply({"params": p}, f, self._own(group, seen), number, method="speak")
+                for net, p, group, f in zip(self.nets, params, self.groups, features, strict=True)
+            ]
+            message, *rest = (
+                None if parts[0] is None else merge(parts, self.groups, axis if i == 0 else parts[0].ndim - 1)
+                for i, parts in enumerate(zip(*said, strict=True))
+            )
+            assert message is not None
+            return Spoken(message, *rest)
+
+        def hear(number: int, features: list[Array], heard: Heard) -> list[Array]:
+            axis = features[0].ndim - 2
+            found: list[Any] = [
+                net.apply(
+                    {"params": p}, f, heard.said, *(take(x, group, axis) for x in heard[1:]), number, method="hear"
+                )
+                for net, p, group, f in zip(self.nets, params, self.groups, features, strict=True)
+            ]
+            return found
+
+        return speak, hear
+
+    def says(self, params: Sequence[PyTree], seen: Observation, memory: PyTree) -> Array:
+        """[B, N, C] what agents that see this [B, N, ...] would say in their first round, before any channel."""
+        if self.talk is not None and self.talk.early:
+            return self._apart(self.step(params, seen, memory)[1])[1].past[0][:, -1, :, :-1]
+        own, first = self._apart(memory)[0], None
+        if self.memory_size:
+            seen, first = jax.tree.map(lambda x: x[None], seen), jnp.zeros((1, len(seen.obs)), bool)
+        found: list[Any] = [
+            net.apply({"params": p}, self._own(group, seen), h, first, method="features")
+            for net, p, group, h in zip(self.nets, params, self.groups, own, strict=True)
+        ]
+        said = self._mouths_and_ears(params, seen)[0](0, [features for features, _ in found]).message
+        return said[0] if self.memory_size else said
+
+    def with_luck(self, seen: Observation, memory: PyTree, source: Source, explore: bool) -> Observation:
+        """What agents see, with what decides the fate of their messages, where anything does."""
+        if self.talk is None:
+            return seen
+        own = source if self.spec.whole is None else fold_in(source, self.spec.places[0])  # others draw others
+        return self.talk.with_luck(seen, self._apart(memory)[1], own, explore)
+
+    def step(
+        self, params: Sequence[PyTree], seen: Observation, memory: PyTree
+    ) -> tuple[list[Array], PyTree, dict[str, Array]]:
+        """One moment: outputs [B, n, width] of observations [B, N, O], what the team remembers after it, and what
+        acting records of messages: "channel", the seeds, and "messages" [B, N, 4], see `Talk`; of an agent that runs
+        apart, "outbox" [B, R, N, C + 1]."""
+        if self.recurrent:
+            rows = jax.tree.map(lambda x: x[None], seen)
+            result = self._run(params, rows, memory, jnp.zeros((1, len(seen.obs)), bool))
+            outs, after, tally = jax.tree.map(lambda x: x[0], result)
+        else:
+            outs, after, tally = self._run(params, seen, memory, None)
+        noted = {} if tally is None else {"outbox" if isinstance(seen.seeds, Inbox) else "messages": tally}
+        if isinstance(seen.seeds, jax.Array):
+            noted["channel"] = seen.seeds
+        return outs, after if self.stateful else (), noted
 
 
-def _whole(net: Network, x: Array, memory: Any, first: Array | None, *others: Any) -> Array:
+def _whole(net: Network, x: Array, memory: Any, first: Array | None, agents: int) -> Array:
     """Calls everything once, to create all parameters."""
-    features, _ = net.features(x, memory, first)
-    return net.output(features, *others)
+    before, features = _spoken_features(net, x, memory, first)
+    for number in range(len(net.exchange)):
+        own, _, _ = net.speak(features, x, number)
+        said = jnp.zeros((*own.shape[:-2], agents, own.shape[-1]))
+        links = jnp.zeros((*own.shape[:-1], agents))
+        if net.exchange[number].early:
+            net.hear(before, said, own, links, links, number)
+        else:
+            features = net.hear(features, said, own, links, links, number)
+    return net.output(features)
 
 
-def make_network(spec: EnvSpec, config: Any, outputs: int, **options: Any) -> Network:
-    """A network with the sizes that a config asks for, for a policy or for a critic."""
+def _spoken_features(net: Network, x: Array, memory: Any, first: Array | None) -> tuple[Array, Array]:
+    """Features before and after memory."""
+    before = net.encode(x)
+    return before, net.remember(before, memory, first)[0]
+
+
+def make_network(
+    spec: EnvSpec, config: Any, outputs: int, sees: Group | None = None, team: bool = False, **options: Any
+) -> Network:
+    """A network with the sizes that a config asks for, for a policy or for a critic.
+
+    sees: the agents whose own observations it reads, None where it reads something else; team: whether each also reads
+    what all of them perceive, see `EntityTorso`.
+    """
     size = config.memory_size if config.memory == "gru" else 0
+    if sees is not None and getattr(config, "net", "flat") != "flat":
+        options |= {"entities": _entity_torso(spec, config, sees, team), "ids": 0}
     return Network(
         config.hidden, outputs, config.activation, memory=size, sight=spec.sight, kernel=config.kernel, **options
     )
 
 
-def ids(group: Group, wanted: bool) -> int:
+def _entity_torso(spec: EnvSpec, config: Any, group: Group, team: bool) -> EntityTorso:
+    """What reads the observations of a group as sets of entities."""
+    if not spec.entities:
+        raise UsageError(
+            f"{spec.name} does not say which numbers of an observation tell of which entity: use --net flat, or say it "
+            "in EnvSpec(entities=...)."
+        )
+    if config.kernel is not None:
+        raise UsageError("A kernel of your own reads observations by itself: leave out --kernel, or --net.")
+    found = {spec.entities[i] for i in group.agents}
+    if len(found) > 1 or spec.sight.pictures:
+        raise UsageError(
+            f"Agents of {spec.name} that share a network must see the same kinds of entities: use --share groups."
+        )
+    heads = (config.entity_heads or HEADS) if config.net == "entities" else 0
+    return EntityTorso(
+        found.pop(), group.obs_size, config.entity_size or SIZE, heads, config.hidden, config.activation, team
+    )
+
+
+def ids(spec: EnvSpec, group: Group, config: Any) -> int:
     """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
+    wanted = config.agent_ids and not spec.anonymous
     return group.size if wanted and group.size > 1 else 0
 
 

@@ -62,6 +62,8 @@ class Policy:
         obs: np.ndarray | Sequence[Any] | Mapping[str, Any],
         avail: np.ndarray | Mapping[str, Any] | None = None,
         explore: bool = False,
+        alive: np.ndarray | None = None,
+        neighbours: np.ndarray | None = None,
     ) -> Any:
         """Actions of the team: [N] int or [N, W] float, with a batch axis in front when `obs` has one.
 
@@ -72,9 +74,11 @@ class Policy:
         avail: [N, A] or [B, N, A] bool, the legal actions, where the environment has such; of several choices the
         options of all, side by side, and all True for real actions.
         explore: sample from the policy instead of taking its most likely action.
+        alive: [N] or [B, N] bool, all by default (in a dict, those who are there), and neighbours: [N, N] or [B, N, N]
+        bool, who perceives whom: for agents that talk, since the dead neither speak nor hear.
         """
         if isinstance(obs, Mapping):
-            return self._act_by_name(obs, avail, explore)
+            return self._act_by_name(obs, avail, explore, neighbours)
         array = self._pad(obs)
         single = array.ndim == 2
         expected = (self.spec.num_agents, self.spec.obs_size)
@@ -83,7 +87,12 @@ class Policy:
                 f"act expects observations of shape {list(expected)} (agents, size) or with a batch axis in front, "
                 f"not {list(array.shape)}."
             )
-        seen = Observation(jnp.asarray(array), None if avail is None else self._masks(avail, array.shape[:-1]))
+        n, lead = self.spec.num_agents, array.shape[:-2]
+        seen = Observation(
+            jnp.asarray(array), None if avail is None else self._masks(avail, array.shape[:-1]),
+            alive=self._told("alive", alive, lead, (n,)),
+            neighbours=self._told("neighbours", neighbours, lead, (n, n)),
+        )  # fmt: skip
         if single:
             seen = jax.tree.map(lambda x: x[None], seen)
         batch = seen.obs.shape[0]
@@ -94,7 +103,16 @@ class Policy:
         action, self._memory = self._act(self.params, seen, self._memory, key, explore=explore)
         return np.asarray(action[0] if single else action)
 
-    def _act_by_name(self, obs: Mapping[str, Any], avail: Any, explore: bool) -> dict[str, Any]:
+    def _told(self, name: str, given: Any, lead: tuple[int, ...], own: tuple[int, ...]) -> Array | None:
+        """What agents are told of each other, [N] or [N, N], with the batch that observations have."""
+        if given is None:
+            return None
+        value = jnp.asarray(given, bool)
+        if value.shape not in (own, (*lead, *own)):
+            raise UsageError(f"act expects {name} of shape {[*lead, *own]}, not {list(value.shape)}.")
+        return jnp.broadcast_to(value, (*lead, *own))
+
+    def _act_by_name(self, obs: Mapping[str, Any], avail: Any, explore: bool, neighbours: Any) -> dict[str, Any]:
         codec = self._codec or plain_codec(self.spec)
         named = {str(agent): value for agent, value in obs.items()}
         infos = {
@@ -104,7 +122,8 @@ class Policy:
         masks = codec.avail(named, infos) if self.spec.maskable else None
         frame = codec.obs(named)
         seen = frame if self._stack is None else self._stack.add(frame)
-        actions = codec.act(self.act(seen, masks, explore), list(named))
+        there = np.array([agent in named for agent in self.spec.agents])
+        actions = codec.act(self.act(seen, masks, explore, there, neighbours), list(named))
         return {agent: actions[str(agent)] for agent in obs}
 
     def _masks(self, avail: Any, lead: tuple[int, ...]) -> Array:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from flockrl.core.groups import Group, make_groups, merge, read_actions, take, write_actions
 from flockrl.core.random import Source, fold_in
-from flockrl.core.types import Array, EnvSpec, Observation, PyTree
-from flockrl.nets.heads import Head, make_head
+from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
+from flockrl.nets.heads import ILLEGAL, Head, make_head
 from flockrl.nets.normalisation import Moments
 from flockrl.policies.network import TeamNetwork
 
@@ -43,14 +44,33 @@ class StochasticPolicy:
         logp, entropy = head.evaluate(out, legal(group, avail), read_actions(self.spec, group, action))
         return logp.reshape(-1), entropy.reshape(-1)
 
-    def _out(self, params: PyTree, seen: Observation, memory: PyTree) -> tuple[list[Array], PyTree]:
-        """Output [B, n, width] of each group's policy for one moment, and memories after it."""
+    def _out(self, params: PyTree, seen: Observation, memory: PyTree) -> tuple[list[Array], PyTree, dict[str, Array]]:
+        """Output [B, n, width] of each group's policy for one moment, memories after it, and what is noted of
+        messages."""
         seen = seen._replace(obs=self._normal(seen.obs, params["obs_moments"]))
         return self.actor.step(params["actor"], seen, memory)
 
-    def kl(self, old: PyTree, new: PyTree, observation: Observation, memory: PyTree) -> Array:
-        """[B, N] divergence from the policy of `old` to that of `new`."""
-        before, after = (self._out(params, observation, memory)[0] for params in (old, new))
+    def _choices(self, actor: PyTree, seen: Observation, trajectory: Trajectory) -> Array:
+        """[T, B, N, A] the probabilities of all choices; seen: what the networks read."""
+        outs, _ = self.actor(actor, seen, trajectory.memory, trajectory.first)
+        parts = []
+        for group, out in zip(self.groups, outs, strict=True):
+            mask, avail = jnp.asarray(group.legal), legal(group, trajectory.avail)
+            mask = mask if avail is None else mask & avail
+            parts.append(jax.nn.softmax(jnp.where(mask, out, ILLEGAL)))
+        return merge(parts, self.groups, 2, self.spec.action_size)
+
+    def says(self, params: PyTree, seen: Observation, memory: PyTree) -> Array:
+        """[B, N, C] what agents would tell each other."""
+        seen = seen._replace(obs=self._normal(seen.obs, params["obs_moments"]))
+        return self.actor.says(params["actor"], seen, memory)
+
+    def kl(
+        self, old: PyTree, new: PyTree, observation: Observation, memory: PyTree, other: Observation | None = None
+    ) -> Array:
+        """[B, N] divergence from the policy of `old` to that of `new`, which sees `other` where that is given."""
+        before = self._out(old, observation, memory)[0]
+        after = self._out(new, observation if other is None else other, memory)[0]
         parts = [
             head.kl(a, b, legal(group, observation.avail))
             for group, head, a, b in zip(self.groups, self.heads, before, after, strict=True)
@@ -60,7 +80,8 @@ class StochasticPolicy:
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        outs, memory = self._out(params, observation, memory)
+        seen = self.actor.with_luck(observation, memory, key, explore)
+        outs, memory, noted = self._out(params, seen, memory)
         actions, logps = [], []
         for group, head, out in zip(self.groups, self.heads, outs, strict=True):
             avail = legal(group, observation.avail)
@@ -68,7 +89,7 @@ class StochasticPolicy:
             action, logp = head.sample(k, out, avail) if explore else (head.mode(out, avail), out[..., 0])
             actions.append(action)
             logps.append(logp)
-        extras = {"logp": merge(logps, self.groups, 1)} if explore else {}
+        extras = {"logp": merge(logps, self.groups, 1), **noted} if explore else noted
         return write_actions(self.spec, self.groups, actions), memory, extras
 
 

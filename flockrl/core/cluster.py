@@ -1,0 +1,44 @@
+"""Ray (extra `ray`): processes on many machines. Imported when it is asked for, never by `import flockrl`."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from typing import Any
+
+from flockrl.core.errors import UsageError, install, reason
+
+AUTO = "auto"
+"""The address of the cluster at hand, else of one that is started on this machine."""
+
+
+def require_ray() -> None:
+    """An error that names the extra where Ray is missing."""
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(f"Running on a cluster needs Ray: {install('ray')}.")
+
+
+def connect(address: str) -> Any:
+    """Ray, connected to the cluster at `address` (HOST:PORT), or with "auto" to the one at hand or a local one.
+
+    Nothing that belongs to the cluster is changed. A local one ends with this process.
+    """
+    require_ray()
+    import ray
+
+    if ray.is_initialized():
+        return ray
+    where: dict[str, Any] = {} if address == AUTO else {"address": address}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what Ray will do another day
+            ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(f"There is no Ray cluster at {address}: {reason(error)}.") from error
+    return ray
+
+
+def largest_node(ray: Any) -> int:
+    """Cores of the largest machine of the cluster."""
+    return max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)

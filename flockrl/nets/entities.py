@@ -1,0 +1,107 @@
+"""Torsos that read observations as sets of entities: as many weights for three entities as for thirty.
+
+Attention lets entities look at each other, then the agent at all of them, as in REFIL (Iqbal et al. 2021) and UPDeT (Hu
+et al. 2021); a deep set (Zaheer et al. 2017) takes the mean of what the agent makes of each. The order of entities
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flockrl.core.entities import Entities, Kind
+from flockrl.core.types import Array
+from flockrl.nets.torsos import ACTIVATIONS, MLP, Activation, Dense
+
+AWAY = -1e9
+"""Score of an entity that is not there; its weight is exactly 0."""
+
+
+class EntityTorso(nn.Module):
+    """[..., n, O] observations -> [..., n, sizes[-1]] features. Numbers after those that `entities` describe and
+    before `team`'s are read as further ones about the agent itself.
+
+    size: numbers of an entity's features; heads: of attention, 0 for a deep set. team: whether agents also read the
+    mean over the agents of what each perceives; the last number of a row is then the weight of its agent in it.
+    """
+
+    entities: Entities
+    described: int
+    size: int
+    heads: int
+    sizes: tuple[int, ...]
+    activation: Activation = "tanh"
+    team: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        weight = None
+        if self.team:
+            x, weight = x[..., :-1], x[..., -1:]
+        own = [x[..., start : start + width] for start, width in self.entities.own] + [x[..., self.described :]]
+        mine = jnp.concatenate(own, -1)
+        y = jnp.concatenate([mine, self._attend(x, mine) if self.heads else self._pool(x, mine)], -1)
+        if weight is None:
+            return MLP(self.sizes, self.activation, name="mlp")(y)
+        y = MLP(self.sizes[:1], self.activation, name="each")(y)
+        mean = (y * weight).sum(-2, keepdims=True) / jnp.maximum(weight.sum(-2, keepdims=True), 1.0)
+        y = jnp.concatenate([y, jnp.broadcast_to(mean, y.shape)], -1)
+        return MLP(self.sizes[1:] or self.sizes, self.activation, name="mlp")(y)
+
+    def _dense(self, name: str, x: Array, plain: bool = False) -> Array:
+        return Dense(self.size, 1.0, plain=plain, name=name)(x)
+
+    def _pool(self, x: Array, mine: Array) -> Array:
+        """[..., n, K size] the mean over each kind's entities of what the agent makes of them."""
+        act, pooled = ACTIVATIONS[self.activation], []
+        for kind in self.entities.kinds:
+            each, there = _read(kind, x)
+            beside = jnp.broadcast_to(mine[..., None, :], (*each.shape[:-1], mine.shape[-1]))
+            seen = act(self._dense(f"kind_{kind.name}_0", jnp.concatenate([beside, each], -1)))
+            seen = act(self._dense(f"kind_{kind.name}_1", seen))
+            weight = jnp.ones((*each.shape[:-1], 1)) if there is None else there[..., None] * 1.0
+            pooled.append((seen * weight).sum(-2) / jnp.maximum(weight.sum(-2), 1.0))
+        return jnp.concatenate(pooled, -1)
+
+    def _attend(self, x: Array, mine: Array) -> Array:
+        """[..., n, size] what the agent makes of all entities, after these looked at each other and at it."""
+        act = ACTIVATIONS[self.activation]
+        rows, there, known = [act(self._dense("own", mine))[..., None, :]], [jnp.ones((*x.shape[:-1], 1), bool)], True
+        for kind in self.entities.kinds:
+            each, present = _read(kind, x)
+            rows.append(act(self._dense(f"kind_{kind.name}", each)))
+            known &= present is None
+            there.append(jnp.ones(each.shape[:-1], bool) if present is None else present)
+        tokens, mask = jnp.concatenate(rows, -2), None if known else jnp.concatenate(there, -1)
+        for layer in range(2):
+            asks = tokens if layer == 0 else tokens[..., :1, :]
+            query = self._dense(f"query_{layer}", asks, plain=True)
+            key, value = (self._dense(f"{name}_{layer}", tokens, plain=True) for name in ("key", "value"))
+            heard = attention(query, key, value, self.heads, mask)
+            tokens = act(self._dense(f"keep_{layer}", asks) + self._dense(f"hear_{layer}", heard, plain=True))
+        return tokens[..., 0, :]
+
+
+def attention(query: Array, key: Array, value: Array, heads: int, mask: Array | None) -> Array:
+    """[..., Q, size]: softmax(query key / sqrt(D)) value over the keys [..., E, size] that the mask [..., E] leaves,
+    each head with a share D of the numbers."""
+    ask, key, value = (x.reshape(*x.shape[:-1], heads, -1) for x in (query, key, value))
+    scores = jnp.einsum("...qhd,...ehd->...hqe", ask * ask.shape[-1] ** -0.5, key)
+    if mask is not None:
+        scores = jnp.where(mask[..., None, None, :], scores, AWAY)
+    heard = jnp.einsum("...hqe,...ehd->...qhd", jax.nn.softmax(scores), value)
+    return heard.reshape(query.shape)
+
+
+def _read(kind: Kind, x: Array) -> tuple[Array, Any]:
+    """[..., count, width] what is known of each entity, and [..., count] whether it is there (None: all are)."""
+    parts = [
+        x[..., start : start + kind.count * width].reshape(*x.shape[:-1], kind.count, width)
+        for start, width in kind.fields
+    ]
+    there = None if kind.there is None else x[..., kind.there : kind.there + kind.count] > 0.5
+    return jnp.concatenate(parts, -1), there
