@@ -1,15 +1,16 @@
 """The network of a team: who hears whom, sharing, memory, and stretches against a loop over time."""
 
+import dataclasses
 from types import SimpleNamespace
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flockrl.comm.settings import CommConfig
 from flockrl.core.groups import make_groups, merge
-from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation, choose
 from flockrl.policies.network import TeamNetwork, one_step, unroll
 
 T, B, N = 4, 6, 4
@@ -21,35 +22,18 @@ SHARES = ["all", "groups", "none"]
 MEMORIES = ["none", "gru"]
 
 
-class Hearsay(nn.Module):
-    """Own features beside the mean of those of all others that live and are near."""
-
-    @nn.compact
-    def __call__(self, own, team, alive, neighbours, agents):
-        heard = jnp.broadcast_to(~np.eye(team.shape[-2], dtype=bool), (*team.shape[:-1], team.shape[-2]))
-        if alive is not None:
-            heard &= alive[..., None, :]
-        if neighbours is not None:
-            heard &= neighbours
-        heard = heard[..., np.array(agents), :, None]
-        total = jnp.where(heard, team[..., None, :, :], 0.0).sum(-2)
-        return jnp.concatenate([own, nn.Dense(3)(total / jnp.maximum(heard.sum(-2), 1))], -1)
+NEAR = {"comm": "commnet", "channel": "topology=neighbours"}
+LATE = {"comm": "tarmac", "comm_rounds": 2, "channel": "topology=neighbours,delay=2"}
 
 
-class Silence(nn.Module):
-    """Everyone keeps to itself."""
-
-    def __call__(self, own, team, alive, neighbours, agents):
-        return own
-
-
-def network(share="groups", memory="none", exchange=None):
+def network(share="groups", memory="none", talk=None, spec=SPEC):
+    talk = CommConfig(comm_size=3, **talk) if talk else CommConfig()
+    kept = {name: getattr(talk, name) for name in ("comm", "channel", "rounds", "heads", "message_size")}
     config = SimpleNamespace(
-        hidden=(6,), activation="tanh", kernel=None, agent_ids=True, memory=memory, memory_size=5
+        hidden=(6,), activation="tanh", kernel=None, agent_ids=True, memory=memory, memory_size=5, **kept
     )  # fmt: skip
-    groups = make_groups(SPEC, share)
-    talk = None if exchange is None else lambda group: exchange()
-    return TeamNetwork(SPEC, groups, config, [g.action_size for g in groups], out_scale=1.0, exchange=talk)
+    groups = make_groups(spec, share)
+    return TeamNetwork(spec, groups, config, [g.action_size for g in groups], out_scale=1.0)
 
 
 def initial(net, seed=0):
@@ -70,7 +54,7 @@ def sights(seed=0):
 
 def team_output(net, params, seen, first):
     """[T, B, N, A] of everyone, in the order of the team."""
-    outs = [out for out, _ in net(params, seen, net.blank(B), first)]
+    outs, _ = net(params, seen, net.blank(B), first)
     return merge(outs, net.groups, 2, SPEC.action_size)
 
 
@@ -79,7 +63,7 @@ def team_output(net, params, seen, first):
 )
 def test_features_reach_those_who_may_hear_them_and_nobody_else(share, memory, told):
     """Each agent in turn sees something else in the second step: exactly its hearers' outputs change, to the bit."""
-    net = network(share, memory, Hearsay)
+    net = network(share, memory, NEAR if told else {"comm": "commnet"})
     params, (seen, first) = initial(net), sights()
     alive, near = np.asarray(seen.alive), np.asarray(seen.neighbours)
     if not told:
@@ -93,14 +77,14 @@ def test_features_reach_those_who_may_hear_them_and_nobody_else(share, memory, t
         told_apart[1] = True
         if memory == "gru":
             told_apart[2:] = ~np.cumsum(np.asarray(first)[2:], axis=0).astype(bool)
-        hears = alive[:, :, None, j] & near[:, :, :, j] | (np.arange(N) == j)
+        hears = alive & alive[:, :, None, j] & near[:, :, :, j] | (np.arange(N) == j)
         np.testing.assert_array_equal((before != after).any(-1), told_apart[..., None] & hears)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_gradients_pass_from_one_agent_into_the_torso_of_another(memory):
-    """Unshared agents: what agent 0 says trains the features of living neighbours, and not how they speak."""
-    net = network("none", memory, Hearsay)
+    """Unshared agents: what agent 0 does trains the features of living neighbours, and not how they act."""
+    net = network("none", memory, NEAR)
     params, (seen, first) = initial(net), sights()
     alive = jnp.ones((T, B, N), bool).at[..., 2].set(False)
     near = jnp.ones((T, B, N, N), bool).at[..., 0, 3].set(False)
@@ -113,56 +97,48 @@ def test_gradients_pass_from_one_agent_into_the_torso_of_another(memory):
     assert size(slopes[2]) == size(slopes[3]) == 0
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("share", SHARES)
-def test_an_exchange_that_says_nothing_changes_nothing(share, memory):
-    plain, silent = network(share, memory), network(share, memory, Silence)
-    params, (seen, first) = initial(plain), sights()
-    jax.tree.map(np.testing.assert_array_equal, params, initial(silent))
-    both = jax.jit(lambda seen: [net(params, seen, net.blank(B), first) for net in (plain, silent)])
-    jax.tree.map(np.testing.assert_array_equal, *both(seen))
-
-
 @pytest.mark.parametrize(
-    ("share", "memory", "exchange"),
-    [*((share, "gru", Hearsay) for share in SHARES), ("groups", "gru", None), ("groups", "none", Hearsay)],
-)
-def test_single_steps_equal_a_whole_sequence(share, memory, exchange):
-    net = network(share, memory, exchange)
+    ("share", "memory", "talk"),
+    [
+        *((share, "gru", NEAR) for share in SHARES), ("groups", "gru", None), ("groups", "none", NEAR),
+        ("groups", "none", LATE), ("none", "gru", LATE),
+    ],
+)  # fmt: skip
+def test_single_steps_equal_a_whole_sequence(share, memory, talk):
+    net = network(share, memory, talk)
     params, (seen, first) = initial(net), sights()
-    whole = jax.jit(lambda seen: net(params, seen, net.blank(B), first))(seen)
+    whole, after = jax.jit(lambda seen: net(params, seen, net.blank(B), first))(seen)
     step, remembered = jax.jit(lambda seen, memory: net.step(params, seen, memory)), net.memory(B)
-    assert net.recurrent == (memory == "gru") == (len(jax.tree.leaves(remembered)) == len(net.groups))
+    assert net.recurrent == (memory == "gru" or talk is LATE)
     for t in range(T):
-        remembered = jax.tree.map(lambda h, t=t: jnp.where(first[t][:, None, None], 0.0, h), remembered)
-        outs, remembered = step(jax.tree.map(lambda x, t=t: x[t], seen), remembered)
-        for g, (out, after) in enumerate(whole):
+        remembered = choose(first[t], net.memory(B), remembered)
+        outs, remembered, _ = step(jax.tree.map(lambda x, t=t: x[t], seen), remembered)
+        for g, out in enumerate(whole):
             np.testing.assert_allclose(outs[g], out[t], atol=1e-6)
-            if memory == "gru":
-                np.testing.assert_allclose(remembered[g], after[t], atol=1e-6)
+        if net.recurrent:
+            jax.tree.map(lambda a, b, t=t: np.testing.assert_allclose(a, b[t], atol=1e-6), remembered, after)
 
 
 def by_hand(net, params, held, seen, following, first, burn_in):
     """Outputs of each step after the burn-in, and of what followed it, by a loop that uses `held` for the burn-in."""
     step, memory, now, later = jax.jit(net.step), net.blank(B), [], []
     for t in range(T):
-        memory = tuple(h * ~first[t][:, None, None] for h in memory)
-        outs, memory = step(held if t < burn_in else params, jax.tree.map(lambda x, t=t: x[t], seen), memory)
+        memory = choose(first[t], net.blank(B), memory)
+        outs, memory, _ = step(held if t < burn_in else params, jax.tree.map(lambda x, t=t: x[t], seen), memory)
         if t >= burn_in:
             now.append(outs)
             later.append(step(params, jax.tree.map(lambda x, t=t: x[t], following), memory)[0])
     return jax.tree.map(lambda *rows: jnp.stack(rows), *now), jax.tree.map(lambda *rows: jnp.stack(rows), *later)
 
 
-@pytest.mark.parametrize(("burn_in", "exchange"), [(0, None), (2, Hearsay)])
-def test_stretches_equal_a_loop_over_time_and_burn_in_passes_no_gradients(burn_in, exchange):
-    net = network("groups", "gru", exchange)
+@pytest.mark.parametrize(("burn_in", "talk"), [(0, None), (2, NEAR), (2, LATE)])
+def test_stretches_equal_a_loop_over_time_and_burn_in_passes_no_gradients(burn_in, talk):
+    net = network("groups", "gru", talk)
     params, (seen, first), (following, _) = initial(net), sights(), sights(1)
 
     def along(params):
         def apply(seen, memory, first):
-            found = net(params, seen, memory, first)
-            return [out for out, _ in found], tuple(after for _, after in found)
+            return net(params, seen, memory, first)
 
         outs, memories = unroll(apply, net.blank(B), seen, first, burn_in)
         found = outs, one_step(apply, jax.tree.map(lambda x: x[burn_in:], following), memories)
@@ -181,3 +157,13 @@ def test_stretches_equal_a_loop_over_time_and_burn_in_passes_no_gradients(burn_i
     jax.tree.map(close, found, wanted)
     jax.tree.map(close, slopes, wanted_slopes)
     assert (max(float(jnp.abs(x).max()) for x in jax.tree.leaves(through)) > 1e-2) == (burn_in > 0)
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_anonymous_agents_are_not_told_apart(anonymous):
+    net = network(spec=dataclasses.replace(SPEC, anonymous=anonymous))
+    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape), initial(net))
+    seen, first = sights()
+    swapped = seen._replace(obs=seen.obs[:, :, np.array([2, 1, 0, 3])])  # the wolves change places
+    wolves, others = (team_output(net, params, view, first)[:, :, ::2] for view in (seen, swapped))
+    assert np.allclose(wolves[:, :, ::-1], others, atol=1e-6) == anonymous

@@ -1,0 +1,1 @@
+"""Coordination without learning, by rules with known answers: consensus, leader election, auctions. Needs no JAX."""

@@ -1,0 +1,135 @@
+"""Networks of entities: order and number change nothing that they should not, and what is not described is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
+from flockrl.core.entities import Entities, Kind, layout
+from flockrl.core.errors import UsageError
+from flockrl.core.spec import spec_from_json, spec_to_json
+from flockrl.core.types import Box, Discrete, EnvSpec, Observation
+from flockrl.envs import make
+from flockrl.nets.entities import EntityTorso, attention
+
+HERD = layout(("own", 2), ("wolf", 3, 2), ("tree", 2, 1), ("wolf", 3, 1))
+"""Own: 0, 1. Wolves: (2, 3, 10), (4, 5, 11), (6, 7, 12). Trees: 8, 9."""
+
+
+def test_a_layout_says_where_numbers_stand():
+    assert Entities(((0, 2),), (Kind("wolf", 3, ((2, 2), (10, 1))), Kind("tree", 2, ((8, 1),)))) == HERD
+    assert HERD.end == 13
+    assert HERD.kinds[0].width == 3
+    with pytest.raises(UsageError, match="3 entities of kind wolf, and 2"):
+        layout(("wolf", 3, 2), ("wolf", 2, 1))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("heads", "team"), [(2, False), *(pytest.param(*pair, marks=SLOW) for pair in ((0, False), (0, True), (2, True)))]
+)
+def test_the_order_of_entities_changes_nothing(heads, team):
+    torso = EntityTorso(HERD, 13, size=8, heads=heads, sizes=(6, 5), team=team)
+    x = jax.random.normal(jax.random.key(0), (4, 3, 13 + team))
+    if team:
+        x = x.at[..., -1].set(1.0)
+    params, apply = jax.jit(torso.init)(jax.random.key(1), x), jax.jit(torso.apply)
+    wolves = np.array([0, 1, 4, 5, 6, 7, 2, 3, 9, 8, 11, 12, 10, *([13] if team else [])])
+    swapped = x[..., wolves]  # the first wolf comes last, the trees change places
+    out, same = apply(params, x), apply(params, swapped)
+    assert out.shape == (4, 3, 5)
+    np.testing.assert_allclose(out, same, atol=1e-6)
+    other = apply(params, x[..., np.array([0, 1, 4, 5, 2, 3, 6, 7, 8, 9, *range(10, x.shape[-1])])])
+    assert np.abs(out - other).max() > 1e-3  # half of a wolf changed places: these are other wolves
+    if team:  # agents may change places too, and then features do
+        np.testing.assert_allclose(apply(params, x[:, ::-1])[:, ::-1], out, atol=1e-6)
+
+
+def test_attention_is_a_weighted_mean_over_what_is_there():
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 4), (3, 4), (3, 4)))
+    mask = jnp.array([True, False, True])
+    for q in range(2):
+        parts = []
+        for head in (slice(0, 2), slice(2, 4)):
+            weights = np.exp(np.array([query[q, head] @ key[e, head] for e in (0, 2)]) / np.sqrt(2))
+            parts.append((weights / weights.sum()) @ np.asarray(value)[[0, 2]][:, head])
+        found = attention(query, key, value, 2, mask)[q]
+        np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [0, 2])
+def test_entities_that_are_away_are_not_read(heads):
+    described = Entities(((0, 1),), (Kind("bird", 3, ((1, 2),), there=7),))
+    torso = EntityTorso(described, 10, size=4, heads=heads, sizes=(6,))
+    x = jax.random.normal(jax.random.key(0), (1, 10)).at[0, 7:].set(jnp.array([1.0, 0.0, 1.0]))
+    params, apply = jax.jit(torso.init)(jax.random.key(1), x), jax.jit(torso.apply)
+    out = apply(params, x)
+    np.testing.assert_array_equal(out, apply(params, x.at[0, 3:5].set(99.0)))
+    fewer = EntityTorso(Entities(((0, 1),), (Kind("bird", 2, ((1, 2),)),)), 5, size=4, heads=heads, sizes=(6,))
+    np.testing.assert_allclose(out, jax.jit(fewer.apply)(params, x[:, np.array([0, 1, 2, 5, 6])]), atol=1e-6)
+
+
+def shapes(name, env, **settings):
+    algorithm = make_algorithm(name, make(env).spec, make_config(name, settings), envs=4, updates=1)
+    state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
+    return algorithm, state
+
+
+@pytest.mark.parametrize("net", ["entities", "deep_set"])
+@pytest.mark.parametrize(("name", "env"), [("mappo", "mpe/simple_spread:N={}"), ("ippo", "mpe/simple_tag:num_good={}")])
+def test_policies_and_critics_do_not_depend_on_the_number_of_agents(net, name, env):
+    few, many = (shapes(name, env.format(n), net=net)[1].params for n in (2, 7))
+    assert jax.tree.structure(few) == jax.tree.structure(many)
+    assert [x.shape for x in jax.tree.leaves(few)] == [x.shape for x in jax.tree.leaves(many)]
+
+
+def test_one_agent_alone_has_the_same_parameters():
+    alone, many = (shapes("ippo", f"mpe/simple_spread:N={n}", net="entities")[1].params for n in (1, 3))
+    assert jax.tree.map(jnp.shape, alone) == jax.tree.map(jnp.shape, many)
+
+
+def world(env, key, order=None):
+    """What agents see in a state of simple_spread, whose landmarks stand in another order."""
+    state, _ = env.reset(key)
+    n = env.n
+    if order is not None:
+        state = state._replace(pos=jnp.concatenate([state.pos[:n], state.pos[n:][order]]))
+    return env._observe(state).obs[None]
+
+
+@pytest.mark.slow
+def test_landmarks_of_simple_spread_may_stand_in_any_order():
+    env = make("mpe/simple_spread:N=4")
+    algorithm, _ = shapes("ippo", "mpe/simple_spread:N=4", net="entities", hidden=(16,))
+    params = jax.jit(lambda key: algorithm.params(algorithm.init(key)))(jax.random.key(0))
+    a, b = (world(env, jax.random.key(3), order) for order in (None, np.array([2, 0, 3, 1])))
+    assert np.abs(a - b).max() > 0.1
+    gap = jax.jit(lambda a, b: algorithm.kl(params, params, Observation(a), (), Observation(b)))(a, b)
+    np.testing.assert_allclose(gap, 0.0, atol=1e-6)
+
+
+def test_descriptions_travel_as_json_and_with_parts():
+    spec = make("mpe/simple_tag").spec
+    assert spec_from_json(spec_to_json(spec)) == spec
+    assert spec.part([3]).entities == (spec.entities[3],)
+    with pytest.raises(UsageError, match="pairs"):
+        spec_from_json({**spec_to_json(spec), "entities": [{"own": [3], "kinds": []}] * 4})
+
+
+def test_what_cannot_be_read_as_entities_is_refused():
+    with pytest.raises(UsageError, match="does not say which numbers"):
+        shapes("ippo", "mpe/simple_crypto", net="entities")
+    with pytest.raises(UsageError, match="no places"):
+        make_config("ippo", {"net": "entities", "normalize_obs": True})
+    with pytest.raises(UsageError, match="entity_heads has no meaning with net=deep_set"):
+        make_config("ippo", {"net": "deep_set", "entity_heads": 2})
+    with pytest.raises(UsageError, match="share groups"):
+        shapes("ippo", "mpe/simple_tag", net="entities", share="all")
+    with pytest.raises(UsageError, match="observes 3 numbers, and its entities reach to 13"):
+        EnvSpec("x", ("a",), (Box((3,)),), (Discrete(2),), 5, entities=(HERD,))
