@@ -8,13 +8,26 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from flockrl.algos.family import Family
-from flockrl.algos.presets import family, make_config, preset
+from flockrl.algos.presets import family, fitting, make_config, preset
 from flockrl.algos.sides import Player, common_steps, frozen, per_side, random_side, scripted, side_spec
+from flockrl.algos.wrappers.averaged import averaged
+from flockrl.algos.wrappers.bonus import exploring
+from flockrl.algos.wrappers.credited import credited
+from flockrl.algos.wrappers.fingerprint import fingerprinted
+from flockrl.algos.wrappers.mean_field import mean_field, with_mean_actions
 from flockrl.algos.wrappers.measured import measured
+from flockrl.algos.wrappers.practice import practising, refuse_practice
+from flockrl.algos.wrappers.rial import rial
+from flockrl.algos.wrappers.shaped import shaped
+from flockrl.algos.wrappers.talking import talking
 from flockrl.core.code import load
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, MultiDiscrete, PyTree
 
+ACTS = (
+    "A bonus or a fingerprint is for teams that act while they learn, and recordings do not go anywhere: leave out "
+    "--bonus and --fingerprint."
+)
 DEEPEST = 8
 """Frozen policies inside of frozen policies that a run may be made of."""
 
@@ -77,9 +90,10 @@ def config_to_json(config: Any) -> dict[str, Any]:
 
 
 def code_of(config: Any) -> list[str]:
-    """The names of users' code that a config needs: kernels, and scripts of sides."""
+    """The names of users' code that a config needs: kernels, potentials, and scripts of sides."""
     if not isinstance(config, Sides):
-        return [config.kernel] if getattr(config, "kernel", None) else []
+        named = (getattr(config, name, None) for name in ("kernel", "shaping"))
+        return [name for name in named if name]
     found: list[str] = []
     for side in config.players.values():
         found += [side.source] if side.kind == "script" else code_of(side.config)
@@ -134,13 +148,16 @@ def check_sides(spec: EnvSpec, names: Mapping[str, Any]) -> None:
         )
 
 
-def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates: int) -> Algorithm:
+def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates: int, env: Any = None) -> Algorithm:
     """The named algorithm for an environment, as pure functions, with the wrappers that every learner has.
+
+    env: the environment itself, where there is one to learn in; some wrappers ask it for more than its spec.
 
     With `Sides` as config, one algorithm that is made of the players of all sides.
     """
     if not isinstance(config, Sides):
-        return measured(_learner(name, spec, config, envs, updates), spec)
+        learner = measured(_learner(name, spec, config, envs, updates), spec)
+        return practising(learner, spec, config, env, envs=envs, updates=updates, about=family(name))
     return per_side(spec, make_players(spec, config, config.rollout_steps, envs, updates))
 
 
@@ -156,9 +173,26 @@ def _learner(name: str, spec: EnvSpec, config: Any, envs: int, updates: int) -> 
         raise UsageError(
             f"{name} trains one agent, and {spec.name} has {spec.num_agents}: use {chosen.instead} instead."
         )
-    made = family(name).make(spec, config, envs=envs, updates=updates)  # a family's own refusal says more
-    _require_actions(name, family(name), spec)
-    return made
+    if (other := fitting(name, spec)) != name:
+        raise UsageError(f"{name} needs agents that choose, and {spec.name} has real actions: use {other} instead.")
+    if chosen.recorded and _acts(config):
+        raise UsageError(ACTS)
+    about, mean = family(name), getattr(config, "mean_field", False)
+    if getattr(config, "comm", "none") == "rial":
+        made = rial(spec, config, lambda whole, own: _learner(name, whole, own, envs, updates))
+        return talking(made, config, about.on_policy)
+    sees = with_mean_actions(spec) if mean else spec
+
+    def build(spec: EnvSpec) -> Algorithm:
+        return averaged(about.make(spec, config, envs=envs, updates=updates), spec, config)
+
+    made = fingerprinted(build, sees, config, updates)  # a family's own refusal says more
+    _require_actions(name, about, spec)
+    made = shaped(made, sees, config, envs, updates)  # each agent's own pay is shaped
+    made = credited(made, sees, config, envs, about.on_policy)
+    made = talking(made, config, about.on_policy)
+    made = exploring(made, sees, config, about, envs, updates)
+    return mean_field(made, spec) if mean else made
 
 
 def _require_actions(name: str, chosen: Family, spec: EnvSpec) -> None:
@@ -187,11 +221,13 @@ def _learning_player(whole: EnvSpec, name: str, side: Side, steps: int, envs: in
     central, actions = about.central(side.config), about.joint_actions(side.config)
     part = side_spec(whole, agents, central, actions)
     pieces = steps // side.config.rollout_steps
-    if pieces > 1 and about.on_policy and about.memory(side.config):
+    if pieces > 1 and about.memory(side.config):  # what it remembered is known where rollouts begin, and not within
+        how = "on-policy" if about.on_policy else "from a replay"
         raise UsageError(
-            f"{name} learns on-policy with memory and needs rollouts of its own length: set --{name}.rollout-steps to "
+            f"{name} learns {how} with memory and needs rollouts of its own length: set --{name}.rollout-steps to "
             f"{steps}."
         )
+    refuse_practice(side.config, f"{name}={side.algorithm}", "one algorithm for all sides")
     learner = measured(_learner(side.algorithm, part, side.config, envs, updates * pieces), part)
     return Player(part, learner, central, actions)
 
@@ -206,7 +242,7 @@ def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Playe
             return _player(whole, side.of, own, 1, envs, 1)
         origin = _origin(whole, side, envs)
         return Player(part, frozen(origin.algorithm, _params_of(origin.algorithm), _samples(own)), learns=False)
-    policy = _learner(side.algorithm, whole, side.config, envs, 1)
+    policy = make_algorithm(side.algorithm, whole, side.config, envs=envs, updates=1)
     return Player(part, frozen(policy, _params_of(policy), _samples(side)), learns=False, for_all=True)
 
 
@@ -224,6 +260,11 @@ def _params_of(policy: Algorithm) -> Callable[[Array], PyTree]:
     return lambda key: policy.params(policy.init(key))
 
 
+def _acts(config: Any) -> bool:
+    """Whether these settings need a team that acts while it learns."""
+    return getattr(config, "bonus", "none") != "none" or getattr(config, "fingerprint", False)
+
+
 class Facts(NamedTuple):
     """What holds for an algorithm, or for any of the learners of a run with sides."""
 
@@ -232,13 +273,17 @@ class Facts(NamedTuple):
     memory: bool
     recorded: bool
     grows: bool
+    acts: bool
 
 
 def facts(name: str, config: Any) -> Facts:
     """What there is to know about an algorithm with these settings, as its family describes it."""
     if not isinstance(config, Sides):
         about = family(name)
-        grows = about.grows(config) and not preset(name).instead
-        return Facts(about.on_policy, about.logp, about.memory(config), preset(name).recorded, grows)
+        usual = {"comm": "none", "mean_field": False, "net": "flat"}
+        plain = all(getattr(config, name, value) == value for name, value in usual.items())
+        acts = _acts(config)
+        grows = about.grows(config) and plain and not (preset(name).instead or acts)
+        return Facts(about.on_policy, about.logp, about.memory(config), preset(name).recorded, grows, acts)
     each = [facts(side.algorithm, side.config) for side in config.learners.values()]
     return Facts(*(any(column) for column in zip(*each, strict=True)))._replace(grows=False)

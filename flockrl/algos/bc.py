@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.on_policy import OnPolicy, OnPolicyState, PolicyConfig
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState
+from flockrl.algos.on_policy_config import PolicyConfig
 from flockrl.algos.parts import descend, mean
 from flockrl.core.groups import take
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
@@ -53,9 +54,9 @@ class BehaviourCloning(OnPolicy):
     ) -> tuple[Array, dict[str, Array]]:
         """Each group's mean of -log pi, added up, and the mean over groups for the eye."""
         seen = self._seen(state, trajectory.observation)
-        outs = self.actor(actors, seen, trajectory.memory, trajectory.first)
+        outs, _ = self.actor(actors, seen, trajectory.memory, trajectory.first)
         losses, entropies = [], []
-        for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
+        for group, head, out in zip(self.groups, self.heads, outs, strict=True):
             logp, entropy = self._chosen(group, head, out, trajectory.action, trajectory.avail)
             own = None if weight is None else take(weight, group, 2).reshape(-1)
             losses.append(-mean(logp, own))

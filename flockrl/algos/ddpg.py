@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.exploration import Explore, kinds_of, level, perturb
+from flockrl.algos.exploration import Explore, alike, kinds_of, level, perturb
 from flockrl.algos.family import Family
-from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig
+from flockrl.algos.off_policy import OffPolicy
+from flockrl.algos.off_policy_config import JOINT, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
@@ -43,6 +44,10 @@ class DDPGConfig(OffPolicyConfig):
     """The noise's level at the end of its schedule; by default 0.1, 0.05 or 1."""
     explore_part: float = 0.5
     """Part of the run over which the level goes from start to end."""
+    explore_together: bool = False
+    """Let agents share the random numbers of their noise: the same noise, and random actions in the same steps."""
+    sample_targets: bool = True
+    """Draw the next choices in targets from the policy, as acting does, instead of taking the best."""
     output_penalty: float = 1e-3
     """Weight of the squared outputs of the policy before tanh or softmax, which keeps them from saturating."""
 
@@ -111,18 +116,19 @@ class DDPG(OffPolicy):
     ) -> tuple[Array, PyTree]:
         first, second = split(key)
         real, choice = self.kinds
+        together = self.config.explore_together
         batch = len(seen.obs)
         drawn = None
         if choice == "gumbel":
-            drawn = [self._level(choice, params) * g for g in self._gumbel(first, (batch,))]
+            drawn = [self._level(choice, params) * alike(g, together) for g in self._gumbel(first, (batch,))]
         chosen = self._codes(outs, seen.avail, noise=drawn)
         if "epsilon" in self.kinds:
-            chance = uniform(first, (*chosen.shape[:2], 1), range(chosen.shape[1]))
+            chance = alike(uniform(first, (*chosen.shape[:2], 1), range(chosen.shape[1])), together)
             random = self.code.random(second, batch, seen.avail)
             chosen = jnp.where(self._those("epsilon") & (chance < self._level("epsilon", params)), random, chosen)
         if real in ("gaussian", "ou"):
             noise_key = first if choice == "" else second
-            moved, noise = perturb(real, noise_key, chosen, noise, self._level(real, params))
+            moved, noise = perturb(real, noise_key, chosen, noise, self._level(real, params), together)
             chosen = jnp.where(self._those(real), moved, chosen)
         return chosen, noise
 
@@ -138,9 +144,11 @@ class DDPG(OffPolicy):
     # Learning
 
     def _next_action(self, learned: Learned, view: View, key: Array) -> Array:
-        """[..., N, A] what the target policies do next."""
-        outs = self._outputs(learned.targets["actor"], view)
-        return self._codes(outs, view.seen.avail, view.seen.alive)
+        """[..., N, A] what the target policies do next: choices are drawn, as those who act draw them."""
+        outs, drawn = self._outputs(learned.targets["actor"], view), None
+        if self.config.sample_targets and self.spec.maskable:
+            drawn = self._gumbel(key, view.seen.obs.shape[:-2])
+        return self._codes(outs, view.seen.avail, view.seen.alive, drawn)
 
     def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
         action = self._next_action(learned, view, key)
@@ -167,9 +175,14 @@ class DDPG(OffPolicy):
         for g, (group, out, legal) in enumerate(zip(self.groups, outs, masks, strict=True)):
             own, first = self._relaxed(group, out, legal, noise[g]), g * self.twins
             q = self._q(first, critics[first], view, self._actions_with(group, action, own))[..., 0]
-            penalty = jnp.where(legal, out**2, 0.0).mean(-1)
-            total = total + mean(self.config.output_penalty * penalty - q, take(view.alive, group, q.ndim - 1))
+            done, alive = take(action, group, action.ndim - 2, group.action_size), take(view.alive, group, q.ndim - 1)
+            total = total + mean(self._cost(group, out, legal, q, done, alive), alive)
         return total
+
+    def _cost(self, group: Group, out: Array, legal: Array, q: Array, done: Array, alive: Array) -> Array:
+        """[..., n] what a group's policy is to make small. out: its outputs [..., n, A]; q: the value [..., n] of its
+        choice; done: the replayed codes [..., n, A] of its agents."""
+        return self.config.output_penalty * jnp.where(legal, out**2, 0.0).mean(-1) - q
 
     def _improve(
         self, learned: Learned, view: View, action: Array, key: Array, factor: Array

@@ -43,9 +43,16 @@ def level(kind: str, start: float | None, end: float | None, part: float, progre
     return jnp.float32(first) + (last - first) * jnp.clip(progress / part, 0.0, 1.0)
 
 
-def perturb(kind: str, key: Source, u: Array, noise: PyTree, scale: Array) -> tuple[Array, PyTree]:
+def alike(numbers: Array, together: bool) -> Array:
+    """Random numbers [B, N, ...], the first agent's for all of them where agents explore together."""
+    return jnp.broadcast_to(numbers[:, :1], numbers.shape) if together else numbers
+
+
+def perturb(
+    kind: str, key: Source, u: Array, noise: PyTree, scale: Array, together: bool = False
+) -> tuple[Array, PyTree]:
     """Noise on continuous actions u [B, N, A] in units of half their range; and the noise's state for next time."""
-    fresh = normal(key, u.shape, range(u.shape[1]))
+    fresh = alike(normal(key, u.shape, range(u.shape[1])), together)
     if kind == "ou":  # its standard deviation in the long run is `scale`, as for Gaussian noise
         noise = (1 - OU_PULL) * noise + (1 - (1 - OU_PULL) ** 2) ** 0.5 * fresh
         fresh = noise

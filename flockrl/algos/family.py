@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flockrl.core.types import Algorithm
 
@@ -14,7 +14,8 @@ def _no(config: Any) -> bool:
 
 
 def _has_memory(config: Any) -> bool:
-    return getattr(config, "memory", "none") != "none"
+    words = getattr(config, "memory", "none") != "none" or getattr(config, "recurrent", False)
+    return words or getattr(config, "mean_field", False)
 
 
 @dataclass(frozen=True)
@@ -42,5 +43,7 @@ class Family:
     """Whether it reads the global state."""
     joint_actions: Callable[[Any], bool] = _no
     """Whether it reads the actions of all agents."""
+    bonus: Literal["advantage", "replay", "reward"] = "reward"
+    """How it takes an exploration bonus, see `algos.wrappers.bonus`."""
     grows: Callable[[Any], bool] = _no
     """Whether another agent can join while it learns."""

@@ -15,50 +15,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.parts import joint, mean, own_key, require
-from flockrl.algos.replay_learner import Learned, ReplayConfig, ReplayLearner, ReplayState
+from flockrl.algos.parts import joint, mean, own_key
+from flockrl.algos.replay_learner import Learned, ReplayLearner, ReplayState
 from flockrl.algos.returns import n_step_returns
 from flockrl.algos.views import View, both_views
-from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, take
+from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
 from flockrl.policies.network import TeamNetwork, ids, make_network, one_step, unroll
 from flockrl.policies.stochastic import legal
 from flockrl.replay.ring import Batch, Replay, along, gather, stretch, typical
-
-
-@dataclass(frozen=True)
-class OffPolicyConfig(ReplayConfig):
-    """Settings that the off-policy actor-critics share."""
-
-    critic: Literal["own", "central"] = "central"
-    """What a critic reads: its agent's observation and action, or everyone's."""
-    critic_lr: float = 1e-3
-    """Adam's learning rate for critics; `lr` is the actors'."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, critic_lr=self.critic_lr > 0)
-        if self.memory == "none" and self.steps > 1:
-            raise UsageError("sequence is for agents that remember: use it with memory=gru.")
-
-
-JOINT: dict[str, Any] = {
-    "central": lambda config: config.critic == "central",
-    "joint_actions": lambda config: config.critic == "central",
-    "grows": lambda config: True,
-}
-"""What the families of this kind say about themselves, see `algos.family`."""
 
 
 class OffPolicy(ReplayLearner):
@@ -74,10 +49,14 @@ class OffPolicy(ReplayLearner):
         self.code = ActionCode(spec)
         self.actor = TeamNetwork(spec, self.groups, config, [self._actor_width(group) for group in self.groups])
         self.critics = [
-            make_network(spec, config, self._critic_width(group), ids=ids(group, config.agent_ids))
+            make_network(spec, config, self._critic_width(group), self._whose(group), ids=ids(spec, group, config))
             for group in self.groups
             for _ in range(self.twins)
         ]
+
+    def _whose(self, group: Group) -> Group | None:
+        """Whose own observations a critic reads."""
+        return group if self.config.critic == "own" else None
 
     # What a family says
 
@@ -101,10 +80,19 @@ class OffPolicy(ReplayLearner):
     def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
         """[..., N] value of what followed, by the target networks."""
 
-    def _predict(self, critic: PyTree, index: int, view: View, action: Array) -> Array:
-        """[..., n] Q of the replayed actions (codes `action` [..., N, A]) by critic number `index`."""
+    def _predict(self, critic: PyTree, index: int, view: View, action: Array, own: Array) -> Array:
+        """[..., n] Q of the replayed actions (codes `action` [..., N, A]) by critic number `index`.
+
+        own: the same codes where those of dead agents are not set to 0.
+        """
         group = self.groups[index // self.twins]
         return self._q(index, critic, view, self._actions(group, action))[..., 0]
+
+    def _penalty(
+        self, critics: Sequence[PyTree], learned: Learned, now: View, following: View, action: Array, key: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """What is added to the critics' loss, and metrics of it."""
+        return jnp.float32(0), {}
 
     @abstractmethod
     def _improve(
@@ -149,30 +137,39 @@ class OffPolicy(ReplayLearner):
         """What the actors remember, and the exploration noise's state: both, one of them, or ()."""
         return self._together(self.actor.memory(batch), self._noise(batch))
 
+    def remembered(self, memory: PyTree) -> PyTree:
+        return self._apart(memory)[0]
+
     def _together(self, remembered: PyTree, noise: PyTree) -> PyTree:
-        if not self.recurrent:
+        if not self.actor.stateful:
             return noise
         return (remembered, noise) if self.noisy else remembered
 
     def _apart(self, memory: PyTree) -> tuple[PyTree, PyTree]:
         """(what the actors remember, the noise's state) of a `memory`."""
-        if not self.recurrent:
+        if not self.actor.stateful:
             return (), memory
         return memory if self.noisy else (memory, ())
+
+    @property
+    def talk(self) -> Any:
+        return self.actor.talk
+
+    def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return self.actor.says(params["actor"], observation, self._apart(memory)[0])
 
     # Networks
 
     def _outputs(self, params: Sequence[PyTree], view: View) -> list[Array]:
         """What each group's policy network says, [..., n, width]."""
         if view.stretch is None:
-            return [out for out, _ in self.actor(params, view.seen, (), None)]
+            return self.actor(params, view.seen, self.actor.memory(len(view.seen.obs)), None)[0]
 
         def apply(seen: Observation, memory: PyTree, first: Array) -> tuple[list[Array], PyTree]:
-            outs = self.actor(params, seen, memory, first)
-            return [out for out, _ in outs], tuple(after for _, after in outs)
+            return self.actor(params, seen, memory, first)
 
-        blank = self.actor.blank(view.stretch.first.shape[1])
-        outs, memories = unroll(apply, blank, view.stretch.observation, view.stretch.first, self.config.burn_in)
+        past = view.stretch
+        outs, memories = unroll(apply, past.memory, past.observation, past.first, self.config.filling)
         if view.follows:
             return one_step(apply, view.seen, memories)
         return [out[: self.steps] for out in outs]
@@ -188,7 +185,7 @@ class OffPolicy(ReplayLearner):
         one for each memory."""
         if self.config.critic == "own":
             return take(action, group, action.ndim - 2, group.action_size)
-        rows = group.size if self.recurrent and self._told_apart(group) else 1
+        rows = group.size if self.config.memory == "gru" and self._told_apart(group) else 1
         whole = action.reshape(*action.shape[:-2], 1, -1)
         return jnp.broadcast_to(whole, (*whole.shape[:-2], rows, whole.shape[-1]))
 
@@ -203,33 +200,35 @@ class OffPolicy(ReplayLearner):
 
     def _told_apart(self, group: Group) -> bool:
         """Whether a critic has a memory for each of the group's agents instead of one for all."""
-        return self.config.critic == "own" or ids(group, self.config.agent_ids) > 0
+        return self.config.critic == "own" or ids(self.spec, group, self.config) > 0
 
     def _critic_memory(self, group: Group, batch: int) -> Any:
         """A critic's memory at the start of an episode."""
-        if not self.recurrent:
+        if self.config.memory == "none":
             return ()
         return jnp.zeros((batch, group.size if self._told_apart(group) else 1, self.config.memory_size))
 
     def _q(self, index: int, params: PyTree, view: View, action: Array) -> Array:
         """[..., n, width] outputs of critic number `index` for what it reads of the actions."""
-        net, group = self.critics[index], self.groups[index // self.twins]
-        if view.stretch is None:
+        return self._judge(self.critics[index], self.groups[index // self.twins], params, view, action)
+
+    def _judge(self, net: Any, group: Group, params: PyTree, view: View, action: Array | None) -> Array:
+        """[..., n, width] outputs of a network that observes what critics do and, where given, reads actions."""
+        if view.stretch is None or self.config.memory == "none":
             out = net.apply({"params": params}, self._observed(group, view.seen.obs, view.seen.state), beside=action)[0]
         else:
-            out = self._q_along(index, params, view, action)
+            out = self._judge_along(net, group, params, view, action)
         return jnp.broadcast_to(out, (*out.shape[:-2], group.size, out.shape[-1]))
 
-    def _q_along(self, index: int, params: PyTree, view: View, action: Array) -> Array:
-        """`_q` for critics with memory, which depends on the observations alone."""
-        net, group = self.critics[index], self.groups[index // self.twins]
-        past, burn = view.stretch, self.config.burn_in
+    def _judge_along(self, net: Any, group: Group, params: PyTree, view: View, action: Array | None) -> Array:
+        """`_judge` for networks with memory, which depends on the observations alone."""
+        past, burn = view.stretch, self.config.filling
         assert past is not None
 
         def remember(x: Array, memory: PyTree, first: Array) -> tuple[None, PyTree]:
             return None, net.apply({"params": params}, x, memory, first, method="features")[1]
 
-        def apply(x: tuple[Array, Array], memory: PyTree, first: Array) -> tuple[Array, PyTree]:
+        def apply(x: tuple[Array, Any], memory: PyTree, first: Array) -> tuple[Array, PyTree]:
             return net.apply({"params": params}, x[0], memory, first, beside=x[1])
 
         observed, memory = self._observed(group, past.obs, past.state), self._critic_memory(group, past.first.shape[1])
@@ -266,7 +265,8 @@ class OffPolicy(ReplayLearner):
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
         remembered, noise = self._apart(memory)
-        outs, remembered = self.actor.step(params["actor"], observation, remembered)
+        seen = self.actor.with_luck(observation, remembered, key, explore)
+        outs, remembered, noted = self.actor.step(params["actor"], seen, remembered)
         if explore:
             random_key, key = split(own_key(self.spec, key))
             chosen, noise = self._behave(params, outs, observation, noise, key)
@@ -274,7 +274,7 @@ class OffPolicy(ReplayLearner):
             code = jnp.where(params["warm"], chosen, random)
         else:
             code = self._greedy(outs, observation.avail)
-        return self.code.decode(code), self._together(remembered, noise), {}
+        return self.code.decode(code), self._together(remembered, noise), noted
 
     # Learning
 
@@ -283,11 +283,11 @@ class OffPolicy(ReplayLearner):
     ) -> tuple[Learned, Array, dict[str, Array]]:
         config = self.config
         if self.recurrent:
-            batch = along(stretch(replay, *place[:2], self.window), *place, config.burn_in, self.steps)
+            batch = along(stretch(replay, *place[:2], self.window), *place, config.filling, self.steps)
         else:
             batch = gather(replay, *place, config.n_step, config.gamma)
         learned, error, metrics = self.step(learned, batch, factor, key)
-        return learned, typical(error, batch.alive), metrics
+        return learned, typical(error, learning_weight(self.spec, batch.alive)), metrics
 
     def step(
         self, learned: Learned, batch: Batch, factor: Array, key: Array
@@ -298,18 +298,23 @@ class OffPolicy(ReplayLearner):
         follows = self._next_values(learned, following, target_key)
         target = jax.lax.stop_gradient(self._target(batch, follows))
         action = self.code.encode(batch.action) * batch.alive[..., None]
-        loss = jax.value_and_grad(self._critic_loss, has_aux=True)
-        (value, (error, q)), grads = loss(learned.params["critic"], now, batch, action, target)
+
+        def loss(critics: Sequence[PyTree]) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+            value, (error, q) = self._critic_loss(critics, now, batch, action, target)
+            more, told = self._penalty(critics, learned, now, following, action, jax.random.fold_in(key, 2))
+            return value + more, (error, {"critic_loss": value, "q": q, **told})
+
+        (_, (error, told)), grads = jax.value_and_grad(loss, has_aux=True)(learned.params["critic"])
         learned = self._descend(learned, "critic", grads, self.config.critic_lr * factor)
         learned, metrics = self._improve(learned, now, action, policy_key, factor)
-        metrics |= {"critic_loss": value, "q": q, "critic_grad_norm": optax.tree.norm(grads)}
+        metrics |= {**told, "critic_grad_norm": optax.tree.norm(grads)}
         return learned._replace(updates=learned.updates + 1), error, metrics
 
     def _target(self, batch: Batch, follows: Array) -> Array:
         """[..., N] n-step returns, with the value of what followed."""
         if batch.stretch is None:
             return batch.reward + batch.discount * follows
-        live: Trajectory = jax.tree.map(lambda x: x[self.config.burn_in :], batch.stretch)
+        live: Trajectory = jax.tree.map(lambda x: x[self.config.filling :], batch.stretch._replace(memory=()))
         begins = jnp.concatenate([live.first[1:], jnp.zeros_like(live.first[:1])])[..., None]
         over = live.terminated | live.truncated | begins
         return n_step_returns(live.reward, follows, live.terminated, over, self.config.gamma, self.config.n_step)
@@ -319,13 +324,14 @@ class OffPolicy(ReplayLearner):
     ) -> tuple[Array, tuple[Array, Array]]:
         """Squared errors of all critics, each critic's mean added up; the first twins' errors and mean value."""
         total, errors, values = jnp.float32(0), [], []
+        own, known = self.code.encode(batch.action), learning_weight(self.spec, batch.alive)
         for i, critic in enumerate(critics):
             group = self.groups[i // self.twins]
-            q = self._predict(critic, i, view, action)
+            q = self._predict(critic, i, view, action, own)
             axis = q.ndim - 1
-            error, alive = q - take(target, group, axis), take(batch.alive, group, axis)
-            total = total + mean(batch.weight[:, None] * error**2, alive)
+            error, weight = q - take(target, group, axis), take(known, group, axis)
+            total = total + mean(batch.weight[:, None] * error**2, weight)
             if i % self.twins == 0:
                 errors.append(error)
-                values.append(mean(q, alive))
+                values.append(mean(q, weight))
         return total, (merge(errors, self.groups, errors[0].ndim - 1), jnp.stack(values).mean())

@@ -1,93 +1,38 @@
 """What PPO and REINFORCE have in common: critics, values of a rollout, their scale, running moments.
 
-A critic reads its agent's own observation ("own") or the global state, else all observations ("central"). There
-may be none. Each family says how a rollout becomes a gradient.
+A critic reads its agent's own observation ("own"), the global state, else all observations ("central"), or that and the
+agent's own observation ("agent"). There may be none. Where networks read sets of entities, a central critic reads the
+set of what all agents of its group perceive. Each family says how a rollout becomes a gradient.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.parts import Schedule, adam, joint, lr_factor, mean, require, var
-from flockrl.core.groups import Group, Share, merge, pooling, take
+from flockrl.algos.counterfactual import ChoiceCritic
+from flockrl.algos.defaults import settle
+from flockrl.algos.on_policy_config import Reads
+from flockrl.algos.parts import adam, joint, lr_factor, mean, var
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Group, merge, pooling, take
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.network import Network
 from flockrl.nets.normalisation import Moments, moments, observe
-from flockrl.nets.torsos import Activation
 from flockrl.policies.network import ids, make_network
 from flockrl.policies.stochastic import StochasticPolicy
-
-Reads = Literal["none", "own", "central"]
-
-
-@dataclass(frozen=True)
-class PolicyConfig:
-    """Settings of every learner of a stochastic policy."""
-
-    share: Share = "groups"
-    """Who shares parameters: all agents, agents of one kind, or none."""
-    agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of each network."""
-    activation: Activation = "tanh"
-    """Activation after each hidden layer."""
-    kernel: str | None = None
-    """A flax module of your own in place of the hidden layers, as package.module:Class."""
-    memory: Literal["none", "gru"] = "none"
-    """Whether networks remember past observations."""
-    memory_size: int = 64
-    """Size of the GRU's memory."""
-    rollout_steps: int = 100
-    """Steps of every environment between updates."""
-    lr: float = 2e-3
-    """Adam's learning rate."""
-    lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero over the run, if at all."""
-    max_grad_norm: float | None = 0.5
-    """Gradients of each network are scaled down to this norm; None for never."""
-    normalize_obs: bool = False
-    """Scale observations by their running mean and deviation."""
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
-            memory_size=self.memory_size > 0,
-            rollout_steps=self.rollout_steps > 0,
-            lr=self.lr > 0,
-            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
-        )
-
-
-@dataclass(frozen=True)
-class OnPolicyConfig(PolicyConfig):
-    """Settings that the on-policy families share."""
-
-    gamma: float = 0.95
-    """Discount factor."""
-    entropy: float = 0.01
-    """Weight of the entropy bonus."""
-    normalize_advantage: bool = True
-    """Scale advantages to mean 0 and deviation 1 within each group of agents."""
-    normalize_value: bool = True
-    """Let the critic predict returns scaled by their running mean and deviation (PopArt)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, gamma=0 <= self.gamma <= 1, entropy=self.entropy >= 0)
 
 
 class OnPolicyState(NamedTuple):
     """Everything that learning changes. params: {"actor", "critic"}, a tuple with one entry per group each.
 
     Without a critic there is no "critic" in `params`, and `value_moments` and `critic_memory` are empty.
+    paid: moments of what was earned after each step, within its rollout, which no critic had a say in.
+    magnet: PPO's magnet policy, one entry per group, where it is not simply the policy before the update.
     """
 
     params: PyTree
@@ -95,8 +40,10 @@ class OnPolicyState(NamedTuple):
     obs_moments: Moments | tuple[()]
     state_moments: Moments | tuple[()]
     value_moments: Moments | tuple[()]
+    paid: Moments
     critic_memory: PyTree
     updates: Array
+    magnet: PyTree = ()
 
 
 class ValueEstimates(NamedTuple):
@@ -112,20 +59,47 @@ class ValueEstimates(NamedTuple):
 class OnPolicy(StochasticPolicy, ABC):
     """A team's policies and critics of their states' values. Its methods are pure. Families say how to learn."""
 
+    death_mask = False
+    """Whether critics read zeros for dead agents."""
+    choice_critic: ChoiceCritic | None = None
+    """Critics of each agent's choices, where advantages are counterfactual."""
+
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int, critic: Reads):
+        config, self.note = settle(config, spec, envs, updates)
         super().__init__(spec, config)
-        self.envs, self.updates, self.critic = envs, updates, critic
+        self.envs, self.updates = envs, updates
+        self.critic: Any = critic
         self.critics: list[Network] = []
-        if critic == "central":
+        if critic == "central" and config.net != "flat":
+            if spec.state_size:
+                raise UsageError(
+                    f"Critics of entities read what agents perceive, and not the global state of {spec.name}: use "
+                    "--critic own (for reinforce --baseline own), or --net flat."
+                )
+            self.critic = "team"
+            self.critics = [make_network(spec, config, 1, group, team=True) for group in self.groups]
+        elif critic == "central":
             self.critics = [make_network(spec, config, group.size) for group in self.groups]
-        elif critic == "own":
-            self.critics = [make_network(spec, config, 1, ids=ids(group, config.agent_ids)) for group in self.groups]
+        elif critic != "none":
+            sees = [group if critic == "own" else None for group in self.groups]
+            self.critics = [
+                make_network(spec, config, 1, own, ids=ids(spec, group, config))
+                for group, own in zip(self.groups, sees, strict=True)
+            ]
         self.pool = pooling(self.groups, spec.num_agents)
         self.optimiser = adam(config.max_grad_norm, eps=1e-5)
 
+    @property
+    def judged(self) -> tuple[Group, ...]:
+        """The groups that have critics of their own: all of them, or the first where one critic serves all."""
+        return self.groups[: len(self.critics)]
+
     def algorithm(self) -> Algorithm:
-        act, update, steps = self.act, self.update, self.config.rollout_steps
-        return Algorithm(self.init, self.policy, act, update, self.memory, steps, kl=self.kl)
+        steps, talk = self.config.rollout_steps, self.actor.talk
+        return Algorithm(
+            self.init, self.policy, self.act, self.update, self.memory, steps, self.note, kl=self.kl,
+            says=None if talk is None else self.says, talk=talk, choices=self.choices if self.spec.discrete else None,
+        )  # fmt: skip
 
     @abstractmethod
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
@@ -135,16 +109,21 @@ class OnPolicy(StochasticPolicy, ABC):
 
     def init(self, key: Array) -> OnPolicyState:
         spec = self.spec
-        obs = jnp.zeros((1, 1, spec.num_agents, spec.obs_size))
         state = jnp.zeros((1, 1, spec.state_size)) if spec.state_size else None
+        seen = Observation(jnp.zeros((1, 1, spec.num_agents, spec.obs_size)), state=state)
         first = jnp.zeros((1, 1), bool)
         keys = jax.random.split(key, (2, self.groups[0].of))[:, np.array([group.number for group in self.groups])]
         params = {"actor": self.actor.init(keys[0])}
         if self.critics:
             params["critic"] = tuple(
-                net.init(k, self._critic_input(group, obs, state), h, first)["params"]
-                for net, k, group, h in zip(self.critics, keys[1], self.groups, self._critic_memory(1), strict=True)
+                net.init(k, self._critic_input(group, seen), h, first)["params"]
+                for net, k, group, h in zip(
+                    self.critics, keys[1][: len(self.judged)], self.judged, self._critic_memory(1), strict=True
+                )
             )
+        if self.choice_critic is not None:
+            choice_keys = jax.random.split(jax.random.fold_in(key, 1), self.groups[0].of)
+            params["choice"] = self.choice_critic.init([choice_keys[g.number] for g in self.groups], seen)
         normal = self.config.normalize_obs
         return OnPolicyState(
             params=params,
@@ -152,9 +131,14 @@ class OnPolicy(StochasticPolicy, ABC):
             obs_moments=moments((spec.num_agents, spec.obs_size)) if normal else (),
             state_moments=moments((1, spec.state_size)) if normal and spec.state_size and self.critics else (),
             value_moments=moments((spec.num_agents,)) if self.critics else (),
+            paid=moments((spec.num_agents,)),
             critic_memory=self._critic_memory(self.envs),
             updates=jnp.int32(0),
         )
+
+    def choices(self, state: OnPolicyState, trajectory: Trajectory) -> Array:
+        """[T, B, N, A] how likely each choice is along a rollout."""
+        return self._choices(state.params["actor"], self._seen(state, trajectory.observation), trajectory)
 
     def policy(self, state: OnPolicyState) -> PyTree:
         return {"actor": state.params["actor"], "obs_moments": state.obs_moments}
@@ -162,26 +146,36 @@ class OnPolicy(StochasticPolicy, ABC):
     def _critic_memory(self, batch: int) -> PyTree:
         if self.critic == "none":
             return ()
-        if self.critic == "own" or not self.recurrent:
-            return self.actor.blank(batch)
-        return tuple(jnp.zeros((batch, 1, self.config.memory_size)) for _ in self.groups)
+        if self.config.memory == "none":
+            return ((),) * len(self.judged)
+        sizes = [group.size if self.critic != "central" else 1 for group in self.judged]
+        return tuple(jnp.zeros((batch, n, self.config.memory_size)) for n in sizes)
 
     # Networks
 
-    def _critic_input(self, group: Group, obs: Array, state: Array | None) -> Array:
-        """[..., n, O] own observations, or [..., S] the state, as one pseudo-agent [..., 1, S] for a GRU."""
-        if self.critic == "own":
-            return take(obs, group, obs.ndim - 2, group.obs_size)
-        return joint(self.spec, obs, state)[..., None, :]
+    def _critic_input(self, group: Group, seen: Observation) -> Array:
+        """[..., n, O] own observations; [..., S] the state, as one pseudo-agent [..., 1, S] for a GRU; or both, with a
+        row [..., n, S + O] for each agent. A critic of the "team" reads own observations, and who lives beside them."""
+        axis = seen.obs.ndim - 2
+        if self.critic == "central":
+            return joint(self.spec, seen.obs, seen.state)[..., None, :]
+        x = take(seen.obs, group, axis, group.obs_size)
+        if self.critic == "agent":
+            whole = joint(self.spec, seen.obs, seen.state)[..., None, :]
+            x = jnp.concatenate([jnp.broadcast_to(whole, (*x.shape[:-1], whole.shape[-1])), x], -1)
+        if self.critic == "team":
+            there = jnp.ones(x.shape[:-1]) if seen.alive is None else take(seen.alive, group, axis) * 1.0
+            x = jnp.concatenate([x, there[..., None]], -1)
+        if self.death_mask and seen.alive is not None:
+            x = jnp.where(take(seen.alive, group, axis)[..., None], x, 0.0)
+        return x
 
-    def _values(
-        self, params: PyTree, obs: Array, state: Array | None, memory: PyTree, first: Array | None
-    ) -> tuple[Array, PyTree]:
+    def _values(self, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> tuple[Array, PyTree]:
         """Values [..., N] in the critic's own units and each group's memory after each step."""
         outs, memories = [], []
-        for net, p, group, h in zip(self.critics, params, self.groups, memory, strict=True):
-            out, after = net.apply({"params": p}, self._critic_input(group, obs, state), h, first)
-            outs.append(out[..., 0] if self.critic == "own" else out[..., 0, :])
+        for net, p, group, h in zip(self.critics, params, self.judged, memory, strict=True):
+            out, after = net.apply({"params": p}, self._critic_input(group, seen), h, first)
+            outs.append(out[..., 0, :] if self.critic == "central" else out[..., 0])
             memories.append(after)
         return merge(outs, self.groups, axis=outs[0].ndim - 1), tuple(memories)
 
@@ -194,7 +188,7 @@ class OnPolicy(StochasticPolicy, ABC):
 
     def _estimate(self, state: OnPolicyState, trajectory: Trajectory, seen: Observation) -> ValueEstimates:
         critic, memory = state.params["critic"], state.critic_memory
-        raw, memories = self._values(critic, seen.obs, seen.state, memory, trajectory.first)
+        raw, memories = self._values(critic, seen, memory, trajectory.first)
         offset, std = self._value_scale(state.value_moments)
         value = raw * std + offset
         next_value = self._next_values(state, trajectory, raw, memories) * std + offset
@@ -217,47 +211,67 @@ class OnPolicy(StochasticPolicy, ABC):
         def final(now: tuple[Array, Observation, PyTree]) -> Array:
             seen = jax.tree.map(lambda x: x[None], self._seen(state, now[1]))
             first = jnp.zeros((1, raw.shape[1]), bool)
-            return self._values(state.params["critic"], seen.obs, seen.state, now[2], first)[0][0]
+            return self._values(state.params["critic"], seen, now[2], first)[0][0]
 
         def step(now: tuple[Array, Observation, PyTree]) -> Array:
             return jax.lax.cond(now[0].any(), final, lambda _: jnp.zeros_like(raw[0]), now)
 
         memories = memories if self.recurrent else state.critic_memory
-        following = Observation(trajectory.next_obs, state=trajectory.next_state)
+        following = Observation(trajectory.next_obs, state=trajectory.next_state, alive=trajectory.next_alive)
         finals = jax.lax.map(step, (cut, following, memories))
         return jnp.where(cut[..., None], finals, shifted)
 
     def _rescaled(
         self, state: OnPolicyState, estimates: ValueEstimates, returns: Array, weight: Array | None
-    ) -> tuple[PyTree, Any, tuple[Array, Array]]:
-        """Critics in units that know these returns [T, B, N], the moments of those, and their scale."""
+    ) -> tuple[dict[str, PyTree], Any, tuple[Array, Array]]:
+        """Critics by name, in units that know these returns [T, B, N], the moments of those, and their scale."""
         stats: Any = state.value_moments
         if self.config.normalize_value:
             stats = observe(stats, returns, weight, self.pool, slowest=0.01)
         (mean, std), (new_mean, new_std) = estimates.scale, self._value_scale(stats)
-        return self._popart(state.params["critic"], std, mean, new_std, new_mean), stats, (new_mean, new_std)
+        critics = {"critic": self._popart(state.params["critic"], std, mean, new_std, new_mean)}
+        if "choice" in state.params:  # a difference of values has units, but no mean
+            nothing = jnp.zeros_like(mean)
+            critics["choice"] = self._popart(state.params["choice"], std, nothing, new_std, nothing)
+        return critics, stats, (new_mean, new_std)
 
     def _popart(self, critic: PyTree, std: Array, mean: Array, new_std: Array, new_mean: Array) -> PyTree:
         """Rescale the last layers so that the values they stand for do not move (van Hasselt et al. 2016)."""
         if not self.config.normalize_value:
             return critic
         scaled = []
-        for group, p in zip(self.groups, critic, strict=True):
+        for group, p in zip(self.judged, critic, strict=True):
             i = group.agents[0]
             ratio = std[i] / new_std[i]
             bias = ratio * p["head"]["bias"] + (mean[i] - new_mean[i]) / new_std[i]
             scaled.append({**p, "head": {"kernel": p["head"]["kernel"] * ratio, "bias": bias}})
         return tuple(scaled)
 
-    def _normal_advantage(self, advantage: Array, weight: Array | None) -> Array:
+    def _normal_advantage(
+        self, paid: Moments, earned: Array, advantage: Array, weight: Array | None
+    ) -> tuple[Array, Moments]:
+        """Advantages [T, B, N] with mean 0 and deviation 1 within each group, and the moments `paid` after it.
+
+        Before anything but the same reward was ever paid, advantages are the critics' noise and count nothing; later
+        they are divided by at least a part of the deviation of what was earned, so that what is small stays small.
+        earned: [T, B, N] discounted rewards from each step on, within the rollout, without anybody's estimate.
+        """
         if not self.config.normalize_advantage:
-            return advantage
+            return advantage, paid
+        paid = observe(paid, earned, weight, self.pool, slowest=0.01)
         parts = []
         for group in self.groups:
             a = take(advantage, group, 2)
             w = None if weight is None else take(weight, group, 2)
-            parts.append((a - mean(a, w)) / (jnp.sqrt(var(a, w)) + 1e-8))
-        return merge(parts, self.groups, 2)
+            scale = jnp.sqrt(paid.var[group.agents[0]])
+            normal = (a - mean(a, w)) / (jnp.maximum(jnp.sqrt(var(a, w)), self.config.advantage_floor * scale) + 1e-8)
+            parts.append(jnp.where(scale > 0, normal, 0.0) if self.config.advantage_floor else normal)
+        return merge(parts, self.groups, 2), paid
+
+    def _with_bonus(self, advantage: Array, trajectory: Trajectory) -> Array:
+        """Advantages [T, B, N] with those of an exploration bonus, where there is one (`wrappers.bonus`)."""
+        more = trajectory.extras.get("bonus_advantage")
+        return advantage if more is None else advantage + more
 
     # The end of an update
 

@@ -4,7 +4,8 @@ Schulman et al. 2017 (arXiv 1707.06347), de Witt et al. 2020 (IPPO), Yu et al. 2
 
     L = -E[min(rho A, clip(rho, 1 - eps, 1 + eps) A)] - c H[pi],   rho = pi(a | o) / pi_old(a | o)
 
-IPPO and MAPPO differ in one argument: what the critic reads (`critic`).
+IPPO and MAPPO differ in one argument: what the critic reads (`critic`). Magnetic mirror descent (Sokota et al. 2023,
+arXiv 2206.05825) adds m KL(pi || magnet); with the policy before the update as magnet, m is 1 / its step size.
 """
 
 from __future__ import annotations
@@ -16,25 +17,36 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.algos.counterfactual import ChoiceCritic, counterfactual
 from flockrl.algos.family import Family
-from flockrl.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyState
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
+from flockrl.algos.on_policy_config import OnPolicyConfig
 from flockrl.algos.parts import descend, mean, require
-from flockrl.algos.returns import gae
+from flockrl.algos.returns import gae, monte_carlo
+from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
+from flockrl.core.lives import learning_weight
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.policies.stochastic import legal
 
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
     """Settings of the PPO family."""
 
-    critic: Literal["own", "central"] = "central"
-    """What the critic reads: the agent's own observation, or the global state (else all observations)."""
+    critic: Literal["own", "central", "agent"] = "central"
+    """What the critic reads: the agent's own observation, the global state (else all observations), or both."""
+    counterfactual: Literal["return", "critic"] = "return"
+    """What is compared with the average over an agent's own actions, with credit counterfactual: the return, or the
+    critic's value of the joint action as in COMA's paper."""
+    death_mask: bool = False
+    """Let critics read zeros for dead agents, told apart by their ids; with critic own or agent."""
     epochs: int = 5
     """Passes over each rollout."""
-    minibatches: int = 4
-    """Parts that the environments are split into for each gradient step; must divide the number of environments."""
+    minibatches: int | None = None
+    """Parts that the environments are split into for each gradient step; by default the largest number up to 4 that
+    divides the number of environments, as any must."""
     gae_lambda: float = 0.9
     """Lambda of generalised advantage estimation."""
     clip: float | None = 0.2
@@ -43,43 +55,60 @@ class PPOConfig(OnPolicyConfig):
     """How far a value may move per update, in units of the returns' deviation; None for no clipping."""
     target_kl: float | None = None
     """Stop an update's epochs once the policy has moved by this much; None for never."""
+    magnet: float = 0.0
+    """Weight of a penalty on the divergence KL(policy || magnet) from a policy that follows this one."""
+    magnet_rate: float = 1.0
+    """How far the magnet moves towards the policy before each update: 1 makes it that policy, as in mirror descent; a
+    small number makes it follow slowly."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.death_mask and self.critic == "central":
+            raise UsageError("death_mask needs a critic per agent: use it with --critic agent or --critic own.")
         require(
             self,
             epochs=self.epochs > 0,
-            minibatches=self.minibatches > 0,
+            minibatches=self.minibatches is None or self.minibatches > 0,
             gae_lambda=0 <= self.gae_lambda <= 1,
             clip=self.clip is None or self.clip > 0,
             value_clip=self.value_clip is None or self.value_clip > 0,
             target_kl=self.target_kl is None or self.target_kl > 0,
+            magnet=self.magnet >= 0,
+            magnet_rate=0 <= self.magnet_rate <= 1,
         )
 
 
 class Batch(NamedTuple):
-    """A rollout prepared for learning. Leaves have axes [B, T, ...], memories [B, ...]."""
+    """A rollout prepared for learning. Leaves have axes [B, T, ...], memories [B, ...].
+
+    weight: 1 where an agent acted; known: 1 where its return was running, which critics learn. None for everywhere.
+    magnet: what the magnet's networks say, one entry per group, or () where there is no magnet.
+    factor: [B, T] what a step weighs in a policy's loss, None for 1.
+    """
 
     seen: Observation
     weight: Array | None
+    known: Array | None
     first: Array
     action: Array
     logp: Array
     advantage: Array
     target: Array
     value: Array
+    magnet: tuple[Array, ...]
+    factor: Array | None
     actor_memory: PyTree
     critic_memory: PyTree
 
 
 def make(spec: EnvSpec, config: PPOConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for `envs` parallel environments and a run of `updates` updates."""
-    if envs % config.minibatches:
-        raise UsageError(
-            f"minibatches ({config.minibatches}) must divide the number of environments ({envs}): "
-            "change --minibatches or --envs."
-        )
     return _PPO(spec, config, envs, updates).algorithm()
+
+
+def _slow_magnet(config: PPOConfig) -> bool:
+    """Whether the magnet has parameters of its own."""
+    return config.magnet > 0 and config.magnet_rate < 1
 
 
 FAMILY = Family(
@@ -88,8 +117,9 @@ FAMILY = Family(
     on_policy=True,
     logp=True,
     factorised=True,
-    central=lambda config: config.critic == "central",
-    grows=lambda config: True,
+    bonus="advantage",
+    central=lambda config: config.critic != "own",
+    grows=lambda config: not _slow_magnet(config),
 )
 
 
@@ -97,7 +127,19 @@ class _PPO(OnPolicy):
     """Several epochs of minibatches on each rollout, with a critic."""
 
     def __init__(self, spec: EnvSpec, config: PPOConfig, envs: int, updates: int):
+        if envs % (config.minibatches or 1):
+            raise UsageError(
+                f"minibatches ({config.minibatches}) must divide the number of environments ({envs}): "
+                "change --minibatches or --envs."
+            )
         super().__init__(spec, config, envs, updates, config.critic)
+        self.death_mask = config.death_mask
+        if config.credit == "counterfactual":
+            self.choice_critic = ChoiceCritic(spec, self.config, self.groups)
+
+    def init(self, key: Array) -> OnPolicyState:
+        state = super().init(key)
+        return state._replace(magnet=state.params["actor"]) if _slow_magnet(self.config) else state
 
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
         seen = self._seen(state, trajectory.observation)
@@ -109,33 +151,65 @@ class _PPO(OnPolicy):
             trajectory.reward, value, estimates.next_value, ended, over, self.config.gamma, self.config.gae_lambda
         )
         returns = advantage + value
-        critic, stats, (offset, std) = self._rescaled(state, estimates, returns, weight)
+        if self.choice_critic is not None:
+            advantage = self._compared(state, trajectory, seen, estimates, returns)
+        known = learning_weight(self.spec, trajectory.alive)
+        critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
+        earned, _ = monte_carlo(trajectory.reward, over, self.config.gamma)
+        normal, paid = self._normal_advantage(state.paid, earned, advantage, weight)
+        normal = self._with_bonus(normal, trajectory)
+        magnet, pulls = self._magnet(state, trajectory, seen)
         batch = Batch(
-            seen, weight, trajectory.first, trajectory.action,
-            trajectory.extras["logp"], self._normal_advantage(advantage, weight), (returns - offset) / std,
-            (value - offset) / std, trajectory.memory, state.critic_memory,
+            seen, weight, known, trajectory.first, trajectory.action,
+            trajectory.extras["logp"], normal, (returns - offset) / std,
+            (value - offset) / std, pulls, None, trajectory.memory, state.critic_memory,
         )  # fmt: skip
         lr = self._lr(state)
-        params = {**state.params, "critic": critic}
+        params = {**state.params, **critics}
         params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
-        metrics["explained_variance"] = self._explained(returns, value, weight)
+        metrics["explained_variance"] = self._explained(returns, value, known)
         metrics["lr"] = lr
         state = self._moved(state, trajectory, weight, estimates.memories)
-        return state._replace(params=params, optimiser=optimiser, value_moments=stats), metrics
+        state = state._replace(params=params, optimiser=optimiser, value_moments=stats, paid=paid, magnet=magnet)
+        return state, metrics
+
+    def _magnet(self, state: OnPolicyState, trajectory: Trajectory, seen: Observation) -> tuple[PyTree, Any]:
+        """The magnet's own parameters, if it has any, and what its networks say [T, B, n, width] for each group."""
+        if not self.config.magnet:
+            return state.magnet, ()
+        own, now = state.magnet, state.params["actor"]
+        if _slow_magnet(self.config):
+            now = own = jax.tree.map(lambda m, p: m + self.config.magnet_rate * (p - m), own, now)
+        return own, tuple(self.actor(now, seen, trajectory.memory, trajectory.first)[0])
+
+    def _compared(
+        self, state: OnPolicyState, trajectory: Trajectory, seen: Observation, estimates: ValueEstimates, returns: Array
+    ) -> Array:
+        """[T, B, N] advantages over what each agent does on average."""
+        assert self.choice_critic is not None
+        action, std = trajectory.action, estimates.scale[1]
+        beyond = self.choice_critic.values(state.params["choice"], seen, action) * std[:, None]
+        values = estimates.value[..., None] + beyond
+        pi = self._choices(state.params["actor"], seen, trajectory)
+        return counterfactual(values, pi, action, returns if self.config.counterfactual == "return" else None)
 
     def _epochs(
-        self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array
+        self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array, loss: Any = None
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """Several passes over the batch, environments shuffled into minibatches anew for each."""
+        """Several passes over the batch, environments shuffled into minibatches anew for each.
+
+        loss: (params, minibatch) -> (loss, metrics), by default that of all networks.
+        """
         parts, envs = self.config.minibatches, self.envs
         arrays, memories = batch[:-2], batch[-2:]
         arrays = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), arrays)
-        gradient = jax.value_and_grad(self._loss, has_aux=True)
+        gradient = jax.value_and_grad(loss or self._loss, has_aux=True)
 
         def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             params, optimiser = carry
             (_, metrics), grads = gradient(params, part)
-            metrics["grad_norm"] = optax.tree.norm(grads["actor"])
+            if "actor" in grads:
+                metrics["grad_norm"] = optax.tree.norm(grads["actor"])
             both = {name: descend(self.optimiser, params[name], optimiser[name], grads[name], lr) for name in params}
             after = tuple({name: pair[i] for name, pair in both.items()} for i in (0, 1))
             return (after[0], after[1]), metrics
@@ -144,6 +218,7 @@ class _PPO(OnPolicy):
             order = jax.random.permutation(key, envs) if parts > 1 else None
             pick = (lambda x: x[order]) if parts > 1 else (lambda x: x)
             split = jax.tree.map(lambda x: pick(x).reshape(parts, envs // parts, *x.shape[1:]), (arrays, memories))
+            split = spread(split, axis=1)
             carry, metrics = jax.lax.scan(minibatch, carry, Batch._make((*split[0], *split[1])))
             return carry, jax.tree.map(jnp.mean, metrics)
 
@@ -164,25 +239,30 @@ class _PPO(OnPolicy):
 
     def _loss(self, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """The clipped surrogate and the value error of one minibatch, each group's mean added up."""
-        first = None
-        if self.recurrent:
-            time_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2])
-            batch = Batch._make((*time_first, *batch[-2:]))
-            first = batch.first
-        outs = self.actor(params["actor"], batch.seen, batch.actor_memory, first)
-        values, _ = self._values(params["critic"], batch.seen.obs, batch.seen.state, batch.critic_memory, first)
+        batch, first = self._in_time(batch)
+        outs, _ = self.actor(params["actor"], batch.seen, batch.actor_memory, first)
+        values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
+        chosen = None
+        if self.choice_critic is not None:
+            chosen = self.choice_critic.chosen(params["choice"], batch.seen, batch.action)
         total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
-        for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
+        for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             logp, entropy = self._chosen(group, head, out, batch.action, batch.seen.avail)
             old, advantage, value, target, old_value = (
                 take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage, values, batch.target, batch.value)
             )
-            weight = None if batch.weight is None else take(batch.weight, group, 2).reshape(-1)
+            weight, known = (None if w is None else take(w, group, 2).reshape(-1) for w in (batch.weight, batch.known))
             surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
             policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
-            value_loss = mean(self._value_error(value, target, old_value), weight)
+            value_loss = mean(self._value_error(value, target, old_value), known)
             total = total + policy_loss - self.config.entropy * bonus + value_loss
+            if chosen is not None:
+                beyond = take(chosen, group, 2).reshape(-1)
+                total = total + mean(0.5 * (beyond - (target - old_value)) ** 2, weight)
+            if batch.magnet:
+                apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
+                total = total + self.config.magnet * mean(apart, weight)
             kl = mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
             rows.append(
                 {
@@ -194,6 +274,13 @@ class _PPO(OnPolicy):
                 }
             )
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]
+
+    def _in_time(self, batch: Batch) -> tuple[Batch, Array | None]:
+        """A minibatch with axes [T, B] again and its `first`, where networks follow the steps in order."""
+        if not self.recurrent:
+            return batch, None
+        batch = Batch._make((*jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2]), *batch[-2:]))
+        return batch, batch.first
 
     def _surrogate(self, logp: Array, old: Array, advantage: Array) -> tuple[Array, Array, Array]:
         log_ratio = logp - old

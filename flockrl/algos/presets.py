@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from flockrl.algos.family import Family
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import build
-from flockrl.core.types import Algorithm
+from flockrl.core.types import Algorithm, Box, EnvSpec
 
 
 class Preset(NamedTuple):
     """family: module under `flockrl.algos` with a `FAMILY`, or the `Family` itself; settings: what the name fixes.
 
     instead: for a learner of one agent, what to use with more of them. recorded: whether it learns from recorded
-    trajectories only.
+    trajectories only. real: what stands in for it where agents have real actions.
     """
 
     family: str | Family
@@ -25,11 +25,19 @@ class Preset(NamedTuple):
     summary: str
     instead: str = ""
     recorded: bool = False
+    real: str = ""
 
 
 OWN, CENTRAL = {"critic": "own"}, {"critic": "central"}
 OWN_BASE, CENTRAL_BASE = {"baseline": "own"}, {"baseline": "central"}
 MIXED = {"lr": 1e-3, "tau": 0.005}
+IC3, TARMAC = {"comm": "ic3net", "memory": "gru"}, {"comm": "tarmac", "comm_rounds": 2}
+DGN = {"comm": "gat", "comm_rounds": 2}
+MMD = {
+    "gamma": 1.0, "gae_lambda": 1.0, "entropy": 0.0, "magnet": 0.2, "magnet_rate": 0.02, "lr": 1e-3, "epochs": 4,
+    "minibatches": 1, "rollout_steps": 64, "share": "all",
+}  # fmt: skip
+COMA = {**CENTRAL, "credit": "counterfactual"}
 A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
 
 PRESETS: dict[str, Preset] = {
@@ -38,6 +46,13 @@ PRESETS: dict[str, Preset] = {
     "mappo": Preset("ppo", CENTRAL, "multi-agent PPO: critics see the global state"),
     "ia2c": Preset("ppo", {**OWN, **A2C}, "independent advantage actor-critic"),
     "maa2c": Preset("ppo", {**CENTRAL, **A2C}, "advantage actor-critic with central critics"),
+    "happo": Preset("happo", {}, "PPO for agents that share nothing, one after the other"),
+    "haa2c": Preset("happo", A2C, "advantage actor-critic for agents that share nothing, one after the other"),
+    "hatrpo": Preset("hatrpo", {"entropy": 0.0}, "trust regions for agents that share nothing, one after the other"),
+    "coma": Preset("ppo", COMA, "MAPPO whose agents compare their action with their other ones"),
+    "mmd": Preset("ppo", {**OWN, **MMD}, "magnetic mirror descent: PPO near a policy that follows slowly, for games"),
+    "vdac": Preset("vdac", A2C, "actor-critic whose agents' values add up to the team's"),
+    "vdac_mix": Preset("vdac", {**A2C, "mixer": "monotonic"}, "VDAC with values mixed monotonically by the state"),
     "reinforce": Preset("reinforce", OWN_BASE, "REINFORCE for one agent", "ireinforce or mareinforce"),
     "ireinforce": Preset("reinforce", OWN_BASE, "independent REINFORCE, each with its own baseline"),
     "ipg": Preset("reinforce", OWN_BASE, "independent policy gradients: ireinforce by another name"),
@@ -51,6 +66,8 @@ PRESETS: dict[str, Preset] = {
     "sac": Preset("sac", OWN, "soft actor-critic for one agent", "isac or masac"),
     "isac": Preset("sac", OWN, "independent SAC"),
     "masac": Preset("sac", CENTRAL, "SAC with critics of all observations and actions"),
+    "hasac": Preset("hasac", {}, "SAC for agents that share nothing, one after the other"),
+    "maac": Preset("maac", {}, "SAC whose critics choose by attention which agents to look at"),
     "dqn": Preset("q_learning", {}, "deep Q-learning for one agent", "iql, vdn or qmix"),
     "iql": Preset("q_learning", {}, "independent Q-learning"),
     "vdn": Preset("q_learning", {"mixer": "sum"}, "value decomposition: the team's value is a sum"),
@@ -58,8 +75,26 @@ PRESETS: dict[str, Preset] = {
     "qplex": Preset("q_learning", {"mixer": "qplex", **MIXED}, "duplex dueling: joint advantages weigh in"),
     "wqmix": Preset("q_learning", {"mixer": "weighted", **MIXED}, "QMIX that weighs good joint actions more"),
     "qtran": Preset("q_learning", {"mixer": "qtran", **MIXED}, "a free joint value, and a sum that agrees with it"),
+    "mfq": Preset("q_learning", {"mean_field": True}, "Q-learning with the mean of the neighbours' last actions"),
+    "mfac": Preset("ppo", {**OWN, **A2C, "mean_field": True}, "actor-critic with the mean of the neighbours' actions"),
+    "feudal": Preset("feudal", {}, "a manager sets goals, and workers are paid for reaching them"),
+    "commnet": Preset("ppo", {**OWN, "comm": "commnet"}, "PPO whose agents hear the mean of what others say"),
+    "ic3net": Preset("ppo", {**OWN, **IC3}, "CommNet with memory and gates: agents decide when to speak"),
+    "tarmac": Preset("ppo", {**CENTRAL, **TARMAC}, "MAPPO whose agents choose whom to listen to, in two rounds"),
+    "dgn": Preset("q_learning", DGN, "Q-learning with attention over neighbours and theirs"),
+    "dial": Preset("q_learning", {"comm": "dial", "memory": "gru"}, "Q-learning whose agents send bits, by gradients"),
+    "rial": Preset("ppo", {**OWN, "comm": "rial", "memory": "gru"}, "PPO whose agents choose symbols to say"),
     "bc": Preset("bc", {}, "behaviour cloning: do what a recorded team did", recorded=True),
-    "cql": Preset("q_learning", {"conservative": 1.0}, "conservative Q-learning from recorded teams", recorded=True),
+    "cql": Preset(
+        "q_learning",
+        {"conservative": 1.0},
+        "conservative Q-learning from recorded teams",
+        recorded=True,
+        real="cql_continuous",
+    ),
+    "cql_continuous": Preset("cql", OWN, "conservative SAC from recorded teams with real actions", recorded=True),
+    "implicit_q": Preset("implicit_q", OWN, "implicit Q-learning from recorded teams (Kostrikov's IQL)", recorded=True),
+    "td3_bc": Preset("td3_bc", OWN, "TD3 from recorded teams that stays near what they did", recorded=True),
     "iql_tabular": Preset("tabular", {}, "independent Q-learning with tables, for small games"),
 }
 
@@ -111,6 +146,12 @@ def family(name: str) -> Family:
     """What the named algorithm is."""
     chosen = preset(name).family
     return chosen if isinstance(chosen, Family) else importlib.import_module(f"flockrl.algos.{chosen}").FAMILY
+
+
+def fitting(name: str, spec: EnvSpec) -> str:
+    """The name, or that of the learner which stands in for it where agents have real actions."""
+    real = any(isinstance(space, Box) for space in spec.actions)
+    return (real and preset(name).real) or name
 
 
 def make_config(name: str, settings: Mapping[str, Any]) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flockrl.algos.defaults import STRETCH
 from flockrl.algos.parts import require
-from flockrl.algos.replay_learner import STRETCH, ReplayConfig
+from flockrl.algos.replay_learner import ReplayConfig
 from flockrl.core.errors import UsageError
 
 Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
@@ -39,7 +40,8 @@ class QConfig(ReplayConfig):
     dueling: bool = False
     """Give every network a value and advantages as outputs."""
     sequence: int | None = None
-    """Steps in a row that a sample learns from; by default 1, or 25 with memory or td_lambda."""
+    """Steps in a row that a sample learns from; by default 1, or 25 with memory or td_lambda, and with memory
+    as many as a rollout has where that is more."""
     td_lambda: float = 0.0
     """Lambda of the returns along the sequence; 0 for n-step returns."""
     target_every: int = 1
@@ -50,6 +52,8 @@ class QConfig(ReplayConfig):
     """Probability of a random action at the end of the schedule."""
     explore_part: float = 0.2
     """Part of the run over which it falls."""
+    explore_together: bool = False
+    """Let all agents explore in the same steps, each with an action of its own, instead of one by one."""
     conservative: float = 0.0
     """How hard values of actions that the data does not show are pushed down (CQL); 0 where agents act themselves."""
     mixer_size: int | None = None
@@ -90,7 +94,7 @@ class QConfig(ReplayConfig):
     @property
     def steps(self) -> int:
         """Steps in a row that a sample learns from."""
-        return self.sequence or (STRETCH if self.memory == "gru" or self.td_lambda else 1)
+        return self.sequence or (STRETCH if self.recurrent or self.td_lambda else 1)
 
     def of_mixer(self, name: str) -> Any:
         """A setting of the mixer, or its default."""

@@ -20,13 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.exploration import level, random_action
+from flockrl.algos.exploration import alike, level, random_action
 from flockrl.algos.family import Family
 from flockrl.algos.parts import joint, mean, own_key, require_discrete
 from flockrl.algos.q_config import QConfig
 from flockrl.algos.replay_learner import Learned, ReplayLearner, ReplayState
 from flockrl.algos.returns import lambda_returns, n_step_returns
 from flockrl.core.groups import merge, take
+from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, best_action, pick
@@ -53,6 +54,7 @@ FAMILY = Family(
     make,
     QConfig,
     continuous=False,
+    bonus="replay",
     central=lambda config: config.mixer not in ("none", "sum"),
     grows=lambda config: config.mixer in ("none", "sum"),
 )
@@ -115,54 +117,60 @@ class QLearner(ReplayLearner):
     def memory(self, batch: int) -> PyTree:
         return self.net.memory(batch)
 
+    @property
+    def talk(self) -> Any:
+        return self.net.talk
+
+    def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return self.net.says(params["q"], observation, memory)
+
     # Values
 
     def _q(
         self, params: PyTree, seen: Observation, memory: PyTree = (), first: Array | None = None
     ) -> tuple[Array, PyTree]:
         """Values [..., N, A] of all actions for observations [..., N, O], and each group's memory after each step."""
-        outs, memories = [], []
-        for group, (out, after) in zip(self.groups, self.net(params, seen, memory, first), strict=True):
+        outs, memories = self.net(params, seen, memory, first)
+        return self._of_team(outs), memories
+
+    def _of_team(self, outs: list[Array]) -> Array:
+        """Values [..., N, A] of all actions, of each group's outputs [..., n, width]."""
+        values = []
+        for group, out in zip(self.groups, outs, strict=True):
             if self.config.dueling:
                 value, advantage = out[..., :1], out[..., 1:]
                 average = (advantage * group.legal).sum(-1, keepdims=True) / group.legal.sum(-1, keepdims=True)
                 out = value + advantage - average
-            outs.append(out)
-            memories.append(after)
-        return merge(outs, self.groups, seen.obs.ndim - 2, self.spec.action_size), tuple(memories)
+            values.append(out)
+        return merge(values, self.groups, outs[0].ndim - 2, self.spec.action_size)
 
     def _unroll(self, params: PyTree, seen: Trajectory) -> tuple[Array, PyTree]:
         """Values [T, b, N, A] along a stretch after its burn-in, and the memory after each step."""
         if not self.recurrent:
-            return self._q(params, jax.tree.map(lambda x: x[: self.steps], seen.observation))
-        blank = self.net.blank(seen.obs.shape[1])
-        return unroll(partial(self._q, params), blank, seen.observation, seen.first, self.config.burn_in)
+            return self._q(params, jax.tree.map(lambda x: x[: self.steps], seen.observation), self.memory(1))
+        return unroll(partial(self._q, params), seen.memory, seen.observation, seen.first, self.config.filling)
 
     def _next_q(self, params: PyTree, seen: Trajectory, memories: PyTree) -> Array:
         """Values [T, b, N, A] of what followed each step, the real final observation of an ended episode included."""
-        following = seen.next_observation._replace(alive=_left(seen))
         if not self.recurrent:
-            return self._q(params, following)[0]
-        return one_step(partial(self._q, params), following, memories)
+            return self._q(params, seen.next_observation, self.memory(1))[0]
+        return one_step(partial(self._q, params), seen.next_observation, memories)
 
     # Acting
 
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        if self.recurrent:
-            rows = jax.tree.map(lambda x: x[None], observation)
-            q, after = self._q(params["q"], rows, memory, jnp.zeros((1, len(observation.obs)), bool))
-            q, memory = q[0], jax.tree.map(lambda h: h[0], after)
-        else:
-            q = self._q(params["q"], observation)[0]
-        legal = self._legal(observation.avail)
+        seen = self.net.with_luck(observation, memory, key, explore)
+        outs, memory, noted = self.net.step(params["q"], seen, memory)
+        q, legal = self._of_team(outs), self._legal(observation.avail)
         greedy = best_action(q, legal)[1]
         if not explore:
-            return greedy, memory, {}
+            return greedy, memory, noted
         key = own_key(self.spec, key)
         chance, number = uniform(key, greedy.shape, range(self.spec.num_agents), copies=2)
-        return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, {}
+        chance = alike(chance, self.config.explore_together)
+        return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, noted
 
     def _legal(self, avail: Array | None) -> Array:
         """[..., N, A]: the actions that exist, and are legal now."""
@@ -195,7 +203,7 @@ class QLearner(ReplayLearner):
     ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
         """The squared errors along stretches [W, b]; each sample's error [b], and metrics."""
         q, memories = self._unroll(params["q"], seen)
-        live = jax.tree.map(lambda x: x[self.config.burn_in :], seen)
+        live = jax.tree.map(lambda x: x[self.config.filling :], seen._replace(memory=()))
         columns, follows = self._columns(live), self._next_values(params, targets, seen, live, memories)
         args = columns.reward, follows, columns.terminated, columns.over, self.config.gamma
         if self.config.td_lambda:
@@ -225,20 +233,21 @@ class QLearner(ReplayLearner):
 
     def _columns(self, seen: Trajectory) -> Columns:
         """Rewards and ends of each agent, or of each side: it ends with its last agent."""
-        assert seen.alive is not None  # the replay writes it always
-        alive, over = seen.alive, seen.terminated | seen.truncated
+        assert seen.alive is not None  # the replay writes both always
+        assert seen.next_alive is not None
+        weight, over = learning_weight(self.spec, seen.alive), seen.terminated | seen.truncated
         reward, terminated = seen.reward, seen.terminated
         if self.sides:
             combined = [total(reward[..., side]) for side in self.sides]
             if self.config.of_mixer("team_reward") == "mean":
                 combined = [r / len(side) for r, side in zip(combined, self.sides, strict=True)]
             reward = jnp.stack(combined, -1)
-            left, going = alive & ~terminated, alive & ~over
+            left, going = seen.next_alive, seen.next_alive & ~over
             terminated = jnp.stack([~left[..., side].any(-1) for side in self.sides], -1)
             over = jnp.stack([~going[..., side].any(-1) for side in self.sides], -1)
-            alive = jnp.stack([alive[..., side].any(-1) for side in self.sides], -1)
+            weight = jnp.stack([seen.alive[..., side].any(-1) for side in self.sides], -1)
         begins = jnp.concatenate([seen.first[1:], jnp.zeros_like(seen.first[:1])])
-        return Columns(reward, terminated, over | begins[..., None], alive.astype(jnp.float32))
+        return Columns(reward, terminated, over | begins[..., None], weight.astype(jnp.float32))
 
     def _next_values(
         self, params: PyTree, targets: PyTree, seen: Trajectory, live: Trajectory, memories: PyTree
@@ -251,7 +260,8 @@ class QLearner(ReplayLearner):
         action = best_action(chooser, legal)[1]
         if not self.sides:
             return pick(q, action)
-        whole = self._joint(q, action, legal, _left(live), joint(self.spec, live.next_obs, live.next_state))
+        assert live.next_alive is not None  # as above
+        whole = self._joint(q, action, legal, live.next_alive, joint(self.spec, live.next_obs, live.next_state))
         values = []
         for k, net in enumerate(self.mixers):
             out = net.apply({"params": targets["mixer"][k]}, self._of_side(whole, k))
@@ -315,9 +325,3 @@ class QLearner(ReplayLearner):
             return (value - target) ** 2 + conditions, value - target
         error = net.apply(params, done) - target
         return error**2, error
-
-
-def _left(seen: Trajectory) -> Array:
-    """[T, b, N] who still lives after each step."""
-    assert seen.alive is not None  # the replay writes it always
-    return seen.alive & ~seen.terminated

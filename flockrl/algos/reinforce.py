@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyState, Reads
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState
+from flockrl.algos.on_policy_config import OnPolicyConfig, Reads
 from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
+from flockrl.core.lives import learning_weight
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 LAMBDA = 0.9
@@ -39,7 +41,8 @@ class ReinforceConfig(OnPolicyConfig):
     normalize_value: bool = True
     """Let the baseline, where there is one, predict returns scaled by their running mean and deviation (PopArt)."""
     baseline: Reads = "own"
-    """What is subtracted from returns: nothing, a value of the own observation, or of the global state (else all)."""
+    """What is subtracted from returns: nothing, a value of the own observation, of the global state (else all), or of
+    both (agent)."""
     advantage: Literal["return", "gae"] = "return"
     """What an action is credited with: the return less the baseline, or generalised advantage estimation."""
     gae_lambda: float | None = None
@@ -64,16 +67,19 @@ class ReinforceConfig(OnPolicyConfig):
 class Lesson(NamedTuple):
     """A rollout prepared for learning.
 
-    advantage: [T, B, N]; weight: [T, B, N] or None where all steps count alike; target: [T, B, N] what the
-    baseline should say, in its units. params, value_moments: before the gradient step, in the units of the target.
-    memories: the baseline's, after each step. Without a baseline target is None, the last two are empty.
+    advantage: [T, B, N]; weight: [T, B, N] or None where all steps count alike; known: the same for the baseline;
+    target: [T, B, N] what the baseline should say, in its units. params, value_moments: before the gradient step, in
+    the units of the target; paid: after it. memories: the baseline's, after each step. Without a baseline target is
+    None, and its moments and memories are empty.
     """
 
     advantage: Array
     weight: Array | None
+    known: Array | None
     target: Array | None
     params: PyTree
     value_moments: Any
+    paid: Any
     memories: PyTree
 
 
@@ -94,7 +100,8 @@ FAMILY = Family(
     on_policy=True,
     logp=True,
     factorised=True,
-    central=lambda config: config.baseline == "central",
+    bonus="advantage",
+    central=lambda config: config.baseline in ("central", "agent"),
     grows=lambda config: True,
 )
 
@@ -116,7 +123,9 @@ class Reinforce(OnPolicy):
             params[name], optimiser[name] = descend(self.optimiser, nets, state.optimiser[name], grads[name], lr)
         metrics = {**metrics, **losses, "grad_norm": optax.tree.norm(grads["actor"]), "lr": lr}
         state = self._moved(state, trajectory, lesson.weight, lesson.memories)
-        return state._replace(params=params, optimiser=optimiser, value_moments=lesson.value_moments), metrics
+        return state._replace(
+            params=params, optimiser=optimiser, value_moments=lesson.value_moments, paid=lesson.paid
+        ), metrics
 
     def _compare(
         self, state: OnPolicyState, trajectory: Trajectory, seen: Observation
@@ -130,11 +139,15 @@ class Reinforce(OnPolicy):
             trajectory.reward, value, estimates.next_value, ended, over, self.config.gamma, self.config.smoothing
         )
         returns = advantage + value
-        critic, stats, (offset, std) = self._rescaled(state, estimates, returns, weight)
-        params = {**state.params, "critic": critic}
-        advantage, target = self._normal_advantage(advantage, weight), (returns - offset) / std
-        metrics = {"explained_variance": self._explained(returns, value, weight)}
-        return Lesson(advantage, weight, target, params, stats, estimates.memories), metrics
+        known = learning_weight(self.spec, trajectory.alive)
+        critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
+        params = {**state.params, **critics}
+        earned, _ = monte_carlo(trajectory.reward, over, self.config.gamma)
+        advantage, paid = self._normal_advantage(state.paid, earned, advantage, weight)
+        advantage = self._with_bonus(advantage, trajectory)
+        target = (returns - offset) / std
+        metrics = {"explained_variance": self._explained(returns, value, known)}
+        return Lesson(advantage, weight, known, target, params, stats, paid, estimates.memories), metrics
 
     def _sum(self, state: OnPolicyState, trajectory: Trajectory) -> tuple[Lesson, dict[str, Array]]:
         """Returns alone. Steps whose episode goes on after the rollout have none that is known: they weigh nothing."""
@@ -142,7 +155,9 @@ class Reinforce(OnPolicy):
         returns, known = monte_carlo(trajectory.reward, over, self.config.gamma)
         weight = trajectory.weight * known
         metrics = {"known_returns": weight.sum() / jnp.maximum(trajectory.weight.sum(), 1.0)}
-        return Lesson(self._normal_advantage(returns, weight), weight, None, state.params, (), ()), metrics
+        advantage, paid = self._normal_advantage(state.paid, returns, returns, weight)
+        advantage = self._with_bonus(advantage, trajectory)
+        return Lesson(advantage, weight, None, None, state.params, (), paid, ()), metrics
 
     def _loss(
         self, params: PyTree, memory: PyTree, trajectory: Trajectory, seen: Observation, lesson: Lesson
@@ -152,21 +167,22 @@ class Reinforce(OnPolicy):
         memory: the baseline's before the rollout.
         """
         first = trajectory.first if self.recurrent else None
-        outs = self.actor(params["actor"], seen, trajectory.memory, first)
+        outs, _ = self.actor(params["actor"], seen, trajectory.memory, first)
         error = None
         if lesson.target is not None:
-            value, _ = self._values(params["critic"], seen.obs, seen.state, memory, first)
+            value, _ = self._values(params["critic"], seen, memory, first)
             error = 0.5 * (value - lesson.target) ** 2
         total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
-        for group, head, (out, _) in zip(self.groups, self.heads, outs, strict=True):
+        for group, head, out in zip(self.groups, self.heads, outs, strict=True):
             logp, entropy = self._chosen(group, head, out, trajectory.action, trajectory.avail)
             advantage = take(lesson.advantage, group, 2).reshape(-1)
             weight = None if lesson.weight is None else take(lesson.weight, group, 2).reshape(-1)
             row = {"policy_loss": -mean(logp * advantage, weight), "entropy": mean(entropy, weight)}
             total = total + row["policy_loss"] - self.config.entropy * row["entropy"]
             if error is not None:
-                row["value_loss"] = mean(take(error, group, 2).reshape(-1), weight)
+                known = None if lesson.known is None else take(lesson.known, group, 2).reshape(-1)
+                row["value_loss"] = mean(take(error, group, 2).reshape(-1), known)
                 total = total + row["value_loss"]
             rows.append(row)
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]

@@ -12,25 +12,34 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flockrl.algos.bonus.settings import BonusConfig
+from flockrl.algos.credit import CreditConfig
+from flockrl.algos.defaults import STRETCH, settle
 from flockrl.algos.parts import Schedule, adam, descend, lr_factor, require, require_room
+from flockrl.algos.wrappers.settings import PracticeConfig
+from flockrl.comm.settings import CommConfig, draws_lots
+from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.torsos import Activation
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
-STRETCH = 25
-"""Length of replayed sequences where there is memory and the user says nothing."""
+TRANSITIONS, SEQUENCES = 256, 32
+"""Samples of a gradient step where the user says nothing: single transitions, or sequences of them."""
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class ReplayConfig(PracticeConfig, CommConfig, CreditConfig, BonusConfig):
     """Settings of every learner with a replay."""
 
     share: Share = "groups"
-    """Who shares parameters: all agents, agents of one kind, or none."""
+    """Who shares parameters: all agents, agents of one kind (groups), or none; or average:every=K, where agents of one
+    kind begin alike, learn alone and average their policies every K updates (with topology=ring|star, neighbours
+    do)."""
     agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own."""
+    """Tell agents that share parameters apart by a learned bias of their own, unless the environment says that agents
+    are anonymous."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of each network."""
     activation: Activation = "relu"
@@ -42,19 +51,22 @@ class ReplayConfig:
     memory_size: int = 64
     """Size of the GRU's memory."""
     sequence: int | None = None
-    """Steps in a row that a sample learns from; by default 1, or 25 with memory."""
-    burn_in: int = 0
-    """Steps before them that only fill the memory."""
+    """Steps in a row that a sample learns from; by default 1, or 25 with memory and as many as a rollout
+    has where that is more."""
+    burn_in: int | None = None
+    """Steps before them that only fill the memory; by default 0, or 8 for actors and critics with memory."""
     rollout_steps: int = 25
     """Steps of every environment between updates."""
-    steps_per_update: int = 25
-    """Environment steps for each gradient step; must divide envs x rollout_steps."""
-    batch_size: int = 256
-    """Transitions of the whole team in each gradient step."""
+    steps_per_update: int | None = None
+    """Environment steps for each gradient step, which must divide envs x rollout_steps; by default 4 to 25, so that a
+    run has about 40,000 gradient steps."""
+    batch_size: int | None = None
+    """Transitions of the whole team in each gradient step; by default 256, or 32 sequences where sequences are learned
+    from."""
     buffer_size: int = 200_000
     """Transitions that the replay holds, rounded up to whole rollouts."""
-    learning_starts: int = 5_000
-    """Environment steps with random actions before learning begins."""
+    learning_starts: int | None = None
+    """Environment steps with random actions before learning begins; by default 5,000, at most a tenth of the run."""
     n_step: int = 1
     """Steps of reward before the learner's own estimate takes over."""
     prioritized: bool = False
@@ -63,8 +75,10 @@ class ReplayConfig:
     """How strongly errors shape the sampling: 0 is uniform."""
     priority_beta: float = 0.4
     """How far the bias of prioritised sampling is corrected at first; it goes to 1 over the run."""
-    gamma: float = 0.95
-    """Discount factor."""
+    fingerprint: bool = False
+    """Let agents observe how far the team had learned when it acted, so that old experience is told from new."""
+    gamma: float | None = None
+    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
     tau: float = 0.02
     """How far the target networks move towards the online ones when they move."""
     lr: float = 1e-3
@@ -75,34 +89,47 @@ class ReplayConfig:
     """Gradients of each network are scaled down to this norm; None for never."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self,
             hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
             rollout_steps=self.rollout_steps > 0,
-            steps_per_update=self.steps_per_update > 0,
-            batch_size=self.batch_size > 0,
+            steps_per_update=self.steps_per_update is None or self.steps_per_update > 0,
+            batch_size=self.batch_size is None or self.batch_size > 0,
             buffer_size=self.buffer_size > 0,
-            learning_starts=self.learning_starts >= 0,
+            learning_starts=self.learning_starts is None or self.learning_starts >= 0,
             n_step=self.n_step > 0,
             priority_alpha=self.priority_alpha >= 0,
             priority_beta=0 <= self.priority_beta <= 1,
-            gamma=0 <= self.gamma <= 1,
+            gamma=self.gamma is None or 0 <= self.gamma <= 1,
             tau=0 < self.tau <= 1,
             lr=self.lr > 0,
             max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
             memory_size=self.memory_size > 0,
             sequence=self.sequence is None or self.sequence > 0,
-            burn_in=self.burn_in >= 0,
+            burn_in=self.burn_in is None or self.burn_in >= 0,
         )
-        if self.burn_in and self.memory == "none":
+        if self.burn_in and not self.recurrent:
             raise UsageError("burn_in fills a memory: use it with memory=gru.")
-        if self.steps > self.batch_size:
+        if self.batch_size is not None and self.steps > self.batch_size:
             raise UsageError(f"batch_size ({self.batch_size}) must hold a whole sequence of {self.steps} steps.")
 
     @property
     def steps(self) -> int:
         """Steps in a row that a sample learns from."""
-        return self.sequence or (STRETCH if self.memory == "gru" else 1)
+        return self.sequence or (STRETCH if self.recurrent else 1)
+
+    @property
+    def filling(self) -> int:
+        """Steps before a sequence that only fill the memory."""
+        return self.burn_in or 0
+
+    @property
+    def samples(self) -> int:
+        """Transitions, or sequences of them, in each gradient step."""
+        if self.batch_size is None:
+            return TRANSITIONS if self.steps == 1 else SEQUENCES
+        return self.batch_size // self.steps
 
 
 class Learned(NamedTuple):
@@ -134,11 +161,17 @@ class ReplayLearner(ABC):
     """
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int):
+        config, self.note = settle(config, spec, envs, updates)
         self.spec, self.config, self.envs, self.iterations = spec, config, envs, updates
-        self.steps, self.recurrent = config.steps, config.memory == "gru"
-        self.window = window = config.burn_in + self.steps + config.n_step - 1
-        self.samples = config.batch_size // self.steps
+        self.steps, self.recurrent = config.steps, config.recurrent
+        self.window = window = config.filling + self.steps + config.n_step - 1
+        self.samples = config.samples
         steps = config.rollout_steps
+        if self.recurrent and self.steps < steps:
+            raise UsageError(
+                f"Sequences begin with rollouts, with what was remembered then, and those of {self.steps} steps would "
+                f"skip part of rollouts of {steps}: set --rollout-steps {self.steps} or --sequence {steps}."
+            )
         if envs * steps % config.steps_per_update:
             raise UsageError(
                 f"steps_per_update ({config.steps_per_update}) must divide the {envs * steps} steps of an iteration "
@@ -146,15 +179,18 @@ class ReplayLearner(ABC):
             )
         self.updates = envs * steps // config.steps_per_update
         self.rows = max(-(-config.buffer_size // (envs * steps)), -(-window // steps) + 1) * steps
-        self.bytes = replay_bytes(spec, self.rows, envs, config.prioritized)
-        require_room(self.bytes, f"A replay of {self.rows * envs:,} transitions takes", "buffer_size")
+        self.seeds = draws_lots(config)
         self.groups = make_groups(spec, config.share)
         self.optimiser = adam(config.max_grad_norm, eps=1e-8)
 
     def algorithm(self) -> Algorithm:
-        note = f"replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
+        self.bytes = replay_bytes(self._replay)
+        require_room(self.bytes, f"A replay of {self.rows * self.envs:,} transitions takes", "buffer_size")
+        about = f"{self.note}, " if self.note else ""
+        note = f"{about}replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
         return Algorithm(
-            self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note
+            self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note,
+            says=None if self.talk is None else self.says, talk=self.talk,
         )  # fmt: skip
 
     # What a family says
@@ -183,8 +219,21 @@ class ReplayLearner(ABC):
         Returns the new state, the size of each sample's error [b], and metrics. `factor` scales learning rates.
         """
 
+    @property
+    @abstractmethod
+    def talk(self) -> Any:
+        """How agents talk, None where they do not."""
+
+    @abstractmethod
+    def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        """[B, N, C] what agents would tell each other."""
+
     def memory(self, batch: int) -> PyTree:
         return ()
+
+    def remembered(self, memory: PyTree) -> PyTree:
+        """The part of a `memory` that networks read, which is stored with the replay."""
+        return memory
 
     def _extra(self) -> PyTree:
         return ()
@@ -197,8 +246,12 @@ class ReplayLearner(ABC):
         # A copy: the targets start equal and must not share memory with what is donated.
         targets = jax.tree.map(jnp.copy, {name: params[name] for name in self.followed or params})
         learned = Learned(params, targets, optimiser, self._extra(), jnp.int32(0))
-        replay = make_replay(self.spec, self.rows, self.envs, self.config.prioritized)
-        return ReplayState(learned, replay, jnp.int32(0))
+        return ReplayState(learned, self._replay(), jnp.int32(0))
+
+    def _replay(self) -> Replay:
+        memory = self.remembered(self.memory(self.envs)) if self.recurrent else ()
+        prioritized, steps = self.config.prioritized, self.config.rollout_steps
+        return make_replay(self.spec, self.rows, self.envs, prioritized, memory, steps, self.seeds)
 
     def _steps(self, state: ReplayState) -> Array:
         return state.iterations * (self.envs * self.config.rollout_steps)
@@ -207,7 +260,9 @@ class ReplayLearner(ABC):
 
     def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
         config = self.config
-        replay = add(state.replay, trajectory)
+        memory = self.remembered(trajectory.memory) if self.recurrent else ()
+        replay = add(state.replay, trajectory._replace(memory=memory))
+        replay = replay._replace(bonus=trajectory.extras.get("bonus", ()))
         after = state._replace(iterations=state.iterations + 1)
         progress = state.iterations / self.iterations
         ready = (self._steps(after) >= config.learning_starts) & (replay.filled >= self.window)
@@ -218,9 +273,10 @@ class ReplayLearner(ABC):
         def learn(learned: Learned, priority: Any, key: Array) -> tuple[Learned, Any, dict[str, Array]]:
             draw_key, step_key = jax.random.split(key)
             place = draw(replay._replace(priority=priority), draw_key, self.samples, self.window, beta)
-            learned, error, metrics = self.learn(learned, replay, place, factor, step_key)
+            learned, error, metrics = self.learn(learned, replay, spread(place), factor, step_key)
             if config.prioritized:
-                priority = prioritize(priority, *place[:2], error, config.priority_alpha)
+                row, env, _ = place
+                priority = prioritize(priority, row, env, error, config.priority_alpha)
             return learned, priority, metrics
 
         def once(i: Array, carry: tuple[Learned, Any, Any]) -> tuple[Learned, Any, Any]:
@@ -232,7 +288,7 @@ class ReplayLearner(ABC):
         learned, priority, totals = jax.lax.fori_loop(0, count, once, (*begin, zeros))
         metrics = jax.tree.map(lambda x: x / jnp.maximum(count, 1), totals)
         metrics |= {"updates": learned.updates.astype(jnp.float32), "lr": config.lr * factor}
-        return after._replace(learned=learned, replay=replay._replace(priority=priority)), metrics
+        return after._replace(learned=learned, replay=replay._replace(priority=priority, bonus=())), metrics
 
     def _descend(self, learned: Learned, name: str, grads: Any, lr: Array) -> Learned:
         nets, states = descend(self.optimiser, learned.params[name], learned.optimiser[name], grads, lr)

@@ -21,7 +21,8 @@ import numpy as np
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.off_policy import JOINT, OffPolicy, OffPolicyConfig
+from flockrl.algos.off_policy import OffPolicy
+from flockrl.algos.off_policy_config import JOINT, OffPolicyConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
@@ -155,10 +156,13 @@ class SAC(OffPolicy):
                 parts.append(hard(jnp.where(legal, out, ILLEGAL), group))
         return self._team(parts)
 
-    def kl(self, old: PyTree, new: PyTree, seen: Observation, memory: PyTree) -> Array:
-        """[B, N] divergence from the policy of `old` to that of `new`. Squashing by tanh leaves it as it is."""
-        remembered = self._apart(memory)[0]
-        pairs = zip(*(self.actor.step(params["actor"], seen, remembered)[0] for params in (old, new)), strict=True)
+    def kl(
+        self, old: PyTree, new: PyTree, seen: Observation, memory: PyTree, other: Observation | None = None
+    ) -> Array:
+        """[B, N] divergence from the policy of `old` to that of `new`, which sees `other` where that is given.
+        Squashing by tanh leaves it as it is."""
+        remembered, views = self._apart(memory)[0], ((old, seen), (new, seen if other is None else other))
+        pairs = zip(*(self.actor.step(params["actor"], view, remembered)[0] for params, view in views), strict=True)
         parts = []
         for group, (before, after), legal in zip(self.groups, pairs, self._legal(seen.avail), strict=True):
             if group.continuous:
@@ -181,12 +185,12 @@ class SAC(OffPolicy):
         nothing = jnp.zeros((*action.shape[:-2], group.size, group.action_size))
         return self._actions_with(group, action, nothing)
 
-    def _predict(self, critic: PyTree, index: int, view: View, action: Array) -> Array:
+    def _predict(self, critic: PyTree, index: int, view: View, action: Array, own: Array) -> Array:
         group = self.groups[index // self.twins]
         q = self._q(index, critic, view, self._reads(group, action))
         if group.continuous:
             return q[..., 0]
-        return (q * take(action, group, action.ndim - 2, group.action_size)).sum(-1)
+        return (q * take(own, group, own.ndim - 2, group.action_size)).sum(-1)
 
     def _next_values(self, learned: Learned, view: View, key: Array) -> Array:
         drawn = self._draw(self._outputs(learned.params["actor"], view), view.seen.avail, key)
@@ -194,11 +198,11 @@ class SAC(OffPolicy):
         alpha, values = self._alpha(learned), []
         for g, (group, (_, logp)) in enumerate(zip(self.groups, drawn, strict=True)):
             q = self._smallest(learned.targets["critic"], g, view, self._reads(group, action))
-            own = alpha[np.array(group.agents)]
+            own = alpha[np.array(group.agents)] * take(view.alive, group, view.alive.ndim - 1)  # the dead draw nothing
             if group.continuous:
                 values.append(q[..., 0] - own * logp)
             else:
-                values.append((jnp.exp(logp) * (q - own[:, None] * logp)).sum(-1))
+                values.append((jnp.exp(logp) * (q - own[..., None] * logp)).sum(-1))
         return merge(values, self.groups, values[0].ndim - 1)
 
     # Learning
@@ -223,13 +227,20 @@ class SAC(OffPolicy):
             total = total + mean(cost, take(view.alive, group, cost.ndim - 1))
         return total, merge(entropies, self.groups, entropies[0].ndim - 1)
 
+    def _improve_actors(
+        self, learned: Learned, view: View, action: Array, key: Array, lr: Array
+    ) -> tuple[Learned, Array, Array]:
+        """All policies one step better, the objective before it, and each agent's entropy estimate [..., N]."""
+        loss = jax.value_and_grad(self._policy_loss, has_aux=True)
+        (value, entropy), grads = loss(learned.params["actor"], learned, view, action, key)
+        return self._descend(learned, "actor", grads, lr), value, entropy
+
     def _improve(
         self, learned: Learned, view: View, action: Array, key: Array, factor: Array
     ) -> tuple[Learned, dict[str, Array]]:
         alive = view.alive
-        loss = jax.value_and_grad(self._policy_loss, has_aux=True)
-        (value, entropy), grads = loss(learned.params["actor"], learned, view, action, key)
-        learned = self._follow(self._descend(learned, "actor", grads, self.config.lr * factor))
+        learned, value, entropy = self._improve_actors(learned, view, action, key, self.config.lr * factor)
+        learned = self._follow(learned)
         metrics = {"policy_loss": value, "entropy": mean(entropy, alive)}
         if self.config.temperature is None:
             log_alpha, state = learned.extra

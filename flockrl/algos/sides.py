@@ -130,7 +130,7 @@ def _merge_extras(
     found: dict[str, Array] = {}
     for name, like in {name: x for own in extras.values() for name, x in own.items()}.items():
         shapes = [(like.shape[0], player.spec.num_agents, *like.shape[2:]) for player in players.values()]
-        parts = [extras[s].get(name, jnp.zeros(shape)) for s, shape in zip(players, shapes, strict=True)]
+        parts = [extras[s].get(name, jnp.zeros(shape, like.dtype)) for s, shape in zip(players, shapes, strict=True)]
         found[name] = interleave(parts, places, 1)
     return found
 
@@ -149,6 +149,7 @@ def side_observation(part: EnvSpec, seen: Observation) -> Observation:
     return Observation(
         own(seen.obs, part.obs_size), own(seen.avail, part.action_size), seen.state, own(seen.alive),
         None if near is None else pick_agents(near, places, axis + 1),
+        own(seen.seeds),
     )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def side_trajectory(whole: EnvSpec, player: Player, trajectory: Trajectory, code
     """A rollout [T, B] as the learner of a side sees it; its memory is still that of all."""
     part = player.spec
     now = side_observation(part, trajectory.observation)
-    following = side_observation(part, trajectory.next_observation._replace(alive=trajectory.alive))
+    following = side_observation(part, trajectory.next_observation)
     state, next_state = trajectory.state, trajectory.next_state
     if player.central:
         state = joint(whole, trajectory.obs, state)
@@ -172,6 +173,7 @@ def side_trajectory(whole: EnvSpec, player: Player, trajectory: Trajectory, code
     return trajectory._replace(
         obs=now.obs, avail=now.avail, state=state, alive=now.alive, neighbours=now.neighbours, next_obs=following.obs,
         next_avail=following.avail, next_state=next_state, next_neighbours=following.neighbours,
+        next_alive=following.alive,
         action=_own_actions(whole, part, trajectory.action), **columns,
         extras={name: pick_agents(x, places, 2) for name, x in trajectory.extras.items()},
     )  # fmt: skip

@@ -15,11 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.algos.bonus.settings import BonusConfig
+from flockrl.algos.defaults import settle
 from flockrl.algos.exploration import level
 from flockrl.algos.family import Family
 from flockrl.algos.parts import Schedule, lr_factor, own_key, require, require_discrete, require_room
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
+from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
@@ -32,7 +35,7 @@ LARGEST = 2**30
 
 
 @dataclass(frozen=True)
-class TabularConfig:
+class TabularConfig(BonusConfig):
     """Settings of tabular Q-learning."""
 
     share: Share = "none"
@@ -47,8 +50,8 @@ class TabularConfig:
     """Learning rate: how far a value moves towards its target, above 0 and at most 1."""
     lr_schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run, if at all."""
-    gamma: float = 0.95
-    """Discount factor."""
+    gamma: float | None = None
+    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
     optimism: float = 0.0
     """Initial value of all actions; a high one makes even greedy agents try everything."""
     explore_start: float = 1.0
@@ -59,12 +62,13 @@ class TabularConfig:
     """Part of the run over which the share of random actions falls."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self,
             bin_width=self.bin_width > 0,
             rollout_steps=self.rollout_steps > 0,
             lr=0 < self.lr <= 1,
-            gamma=0 <= self.gamma <= 1,
+            gamma=self.gamma is None or 0 <= self.gamma <= 1,
             explore_start=0 <= self.explore_start <= 1,
             explore_end=0 <= self.explore_end <= 1,
             explore_part=0 < self.explore_part <= 1,
@@ -104,8 +108,9 @@ class Visit(NamedTuple):
 class Tabular:
     """The learner. It holds only static data (groups, sizes, settings); its methods are pure."""
 
-    def __init__(self, spec: EnvSpec, config: TabularConfig, updates: int):
+    def __init__(self, spec: EnvSpec, config: TabularConfig, envs: int, updates: int):
         require_discrete(spec, "Tabular Q-learning")
+        config, self.about = settle(config, spec, envs, updates)
         self.spec, self.config, self.updates = spec, config, updates
         groups = make_groups(spec, config.share)
         self.tables = len(groups)
@@ -122,7 +127,8 @@ class Tabular:
 
     def algorithm(self) -> Algorithm:
         plural = "s" * (self.tables > 1)
-        note = f"{self.tables} table{plural} of {self.config.table_size:,} rows, {self.bytes / 1e6:,.1f} MB"
+        about = f"{self.about}, " if self.about else ""
+        note = f"{about}{self.tables} table{plural} of {self.config.table_size:,} rows, {self.bytes / 1e6:,.1f} MB"
         return Algorithm(
             self.init, self.policy, self.act, self.update, lambda batch: (), self.config.rollout_steps, note
         )  # fmt: skip
@@ -168,12 +174,13 @@ class Tabular:
     def update(self, state: TabularState, trajectory: Trajectory, key: Array) -> tuple[TabularState, Metrics]:
         """Learn from every transition, ordered by time, then environment, then agent."""
         config, progress = self.config, state.iterations / self.updates
+        gamma = config.gamma or 0.0
         lr = config.lr * lr_factor(config.lr_schedule, progress)
         visits = self._visits(trajectory)
 
         def error(values: Array, visit: Visit) -> Array:
             ahead = jnp.where(visit.legal, values[visit.table, visit.next_row], -jnp.inf).max(-1)
-            target = visit.reward + jnp.where(visit.goes_on, config.gamma * ahead, 0.0)
+            target = visit.reward + jnp.where(visit.goes_on, gamma * ahead, 0.0)
             return jnp.where(visit.alive, target - values[visit.table, visit.row, visit.action], 0.0)
 
         # The loop changes one number at a time and does nothing else, so the table is changed in place. If anything
@@ -199,7 +206,7 @@ class Tabular:
         visits = Visit(
             jnp.broadcast_to(self.table, shape), self.rows(trajectory.obs), trajectory.action, trajectory.reward,
             self.rows(trajectory.next_obs), legal, ~trajectory.terminated & legal.any(-1),
-            jnp.ones(shape, bool) if trajectory.alive is None else trajectory.alive,
+            jnp.ones(shape, bool) if trajectory.alive is None else learning_weight(self.spec, trajectory.alive) > 0,
         )  # fmt: skip
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), visits)
 
@@ -248,7 +255,7 @@ def scramble(x: Any) -> Any:
 
 def make(spec: EnvSpec, config: TabularConfig, *, envs: int, updates: int) -> Algorithm:
     """Tabular Q-learning for an environment with discrete actions."""
-    return Tabular(spec, config, updates).algorithm()
+    return Tabular(spec, config, envs, updates).algorithm()
 
 
 FAMILY = Family(make, TabularConfig, continuous=False)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from flockrl.algos.ddpg import DDPG, DDPGConfig
 from flockrl.algos.family import Family
-from flockrl.algos.off_policy import JOINT
+from flockrl.algos.off_policy_config import JOINT
 from flockrl.algos.parts import require
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View

@@ -28,8 +28,9 @@ class View(NamedTuple):
 
 def both_views(batch: Batch) -> tuple[View, View]:
     """The moments of a batch, and those that followed."""
-    now = Observation(batch.obs, batch.avail, batch.state, batch.alive, batch.neighbours)
+    now = Observation(batch.obs, batch.avail, batch.state, batch.alive, batch.neighbours, batch.seeds)
     following = Observation(
-        batch.next_obs, batch.next_avail, batch.next_state, batch.next_alive, batch.next_neighbours
+        batch.next_obs, batch.next_avail, batch.next_state, batch.next_alive, batch.next_neighbours,
+        batch.next_seeds,
     )  # fmt: skip
     return View(now, batch.stretch), View(following, batch.stretch, True)

@@ -171,6 +171,9 @@ class Problem:
         kinds = [list(g.agents) for g in self.groups] if self.units is None else [[u] for u in units]
         total = sum(costs[..., kind].sum() / max(known[..., kind].sum(), 1) for kind in kinds)
         sizes = (np.abs(errors) * known).sum((0, 2)) / np.maximum(known.sum((0, 2)), 1)
+        if self.steps > 1:
+            each = (np.abs(errors) * known).sum(2) / np.maximum(known.sum(2), 1)
+            sizes = 0.9 * each.max(0) + 0.1 * sizes
         return total, sizes
 
     def cost(self, params, frozen, t, b, u, y):

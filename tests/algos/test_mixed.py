@@ -37,7 +37,10 @@ def check_pair(actions):
     assert (mover <= [2, 5]).all()
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+RARE = ("iddpg", "masac", "matd3")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in LEARNERS])
 def test_one_discrete_and_one_continuous_agent_train(name, tmp_path):
     Pair.log.clear()
     run = flockrl.train(name, Pair, out=tmp_path / "run", **RUN, **LEARNERS[name])

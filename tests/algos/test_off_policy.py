@@ -7,16 +7,29 @@ import off_policy_reference as ref
 import pytest
 
 from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.cql import ConservativeSAC, CQLConfig
 from flockrl.algos.ddpg import DDPG, DDPGConfig
+from flockrl.algos.implicit_q import ImplicitQ, ImplicitQConfig
 from flockrl.algos.presets import make_config
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.td3 import TD3, TD3Config
+from flockrl.algos.td3_bc import TD3BC, TD3BCConfig
 from flockrl.algos.views import both_views
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.replay.ring import Batch
 
-FAMILIES = {"ddpg": (DDPG, DDPGConfig), "td3": (TD3, TD3Config), "sac": (SAC, SACConfig)}
+FAMILIES = {
+    "ddpg": (DDPG, DDPGConfig), "td3": (TD3, TD3Config), "sac": (SAC, SACConfig), "cql": (ConservativeSAC, CQLConfig),
+    "td3_bc": (TD3BC, TD3BCConfig), "implicit_q": (ImplicitQ, ImplicitQConfig),
+}  # fmt: skip
+QUICK = {*((name, kind) for name in ("ddpg", "td3", "sac") for kind in (False, True)), ("cql", False), ("td3_bc", True)}
+EVERY = [
+    pytest.param(name, kind, marks=() if (name, kind) in {*QUICK, ("implicit_q", False)} else pytest.mark.slow)
+    for name in FAMILIES
+    for kind in (False, True)
+]
+"""Families with real actions and with choices."""
 SMALL = {"hidden": (7, 6), "rollout_steps": 4, "steps_per_update": 4, "batch_size": 16, "buffer_size": 64}
 SIZES = (4, 4, 3)
 ACTIONS = (2, 2, 1)
@@ -27,7 +40,7 @@ def world(discrete=False, n=3, actions=ACTIONS, sizes=SIZES):
     boxes = [Box((a,), (-1.0, 0.0)[:a], (2.0, 0.5)[:a]) for a in actions]
     spaces = tuple(Discrete(a + 2) for a in actions) if discrete else tuple(boxes)
     names = ("a_0", "a_1", "b")
-    return EnvSpec("test", names[:n], tuple(Box((s,)) for s in sizes[:n]), spaces[:n], max_steps=9)
+    return EnvSpec("test", names[:n], tuple(Box((s,)) for s in sizes[:n]), spaces[:n], 9, reward_after_death=False)
 
 
 def learner(family, spec=None, **settings):
@@ -176,8 +189,7 @@ def test_one_gradient_step_matches_numpy(family, critic, share):
             close(got, mixed)
 
 
-@pytest.mark.parametrize("family", ["ddpg", "td3", "sac"])
-@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize(("family", "discrete"), EVERY)
 def test_dead_agents_teach_nothing(family, discrete):
     """What a dead agent saw, did and earned does not change an update; nor what follows a termination."""
     agent = learner(family, world(discrete), critic="own")
@@ -208,8 +220,7 @@ def test_targets_start_equal(family):
         assert not np.allclose(first["torso"]["dense_0"]["kernel"], second["torso"]["dense_0"]["kernel"])
 
 
-@pytest.mark.parametrize("family", ["ddpg", "td3", "sac"])
-@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize(("family", "discrete"), EVERY)
 def test_one_agent_is_the_same_whatever_is_shared_or_seen(family, discrete):
     """With N=1, own and central critics and all ways of sharing are one algorithm, to the bit."""
     spec = world(discrete, n=1)
@@ -229,7 +240,8 @@ def test_central_critics_see_everyone():
         agent = learner("ddpg", critic=critic)
         params = unsettled(agent).params["critic"]
         values = [
-            agent._predict(params[0], 0, both_views(x)[0], agent.code.encode(x.action))[:, 0] for x in (batch, moved)
+            agent._predict(params[0], 0, both_views(x)[0], *[agent.code.encode(x.action)] * 2)[:, 0]
+            for x in (batch, moved)
         ]
         assert (not np.allclose(*values)) == differs
 
@@ -270,7 +282,8 @@ def test_discrete_soft_value_is_the_exact_expectation():
         nothing = jnp.zeros((len(batch.obs), group.size, group.action_size))
         q = np.minimum(*(agent._q(i, learned.targets["critic"][i], following, nothing) for i in (2 * g, 2 * g + 1)))
         with np.errstate(divide="ignore", invalid="ignore"):
-            want = np.where(p > 0, p * (q - 0.3 * np.log(p)), 0).sum(-1)
+            soft = 0.3 * np.asarray(batch.next_alive)[:, list(group.agents), None]  # the dead draw nothing
+            want = np.where(p > 0, p * (q - soft * np.log(p)), 0).sum(-1)
         np.testing.assert_allclose(got[:, list(group.agents)], want, rtol=1e-4, atol=1e-5)
 
 

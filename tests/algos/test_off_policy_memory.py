@@ -32,7 +32,7 @@ CASES = [
 
 
 def made(family, discrete, **settings):
-    fixed = {"temperature": 0.1} if family == "sac" else {}
+    fixed = {"temperature": 0.1} if family == "sac" else {"sample_targets": False}
     return learner(family, world(discrete), **{**SMALL, **fixed, **settings})
 
 
@@ -61,13 +61,15 @@ def experience(spec, seed=0):
     arrays = Trajectory(
         obs=obs, next_obs=following, action=action, reward=rng.normal(size=(ROWS, B, n)).astype(np.float32),
         terminated=terminated, truncated=truncated, first=first, alive=alive, avail=avail, next_avail=after,
+        next_alive=alive & ~terminated,
     )  # fmt: skip
     return jax.tree.map(jnp.asarray, arrays)
 
 
 def batch_of(agent, rows, begin=1):
     """The stretches that begin in this row, one of each environment, and the batch that a ring makes of them."""
-    replay = add(make_replay(agent.spec, ROWS, B, False), rows)
+    memory = agent.actor.memory(B)
+    replay = add(make_replay(agent.spec, ROWS, B, False, memory, ROWS), rows._replace(memory=memory))
     place = jnp.full(B, begin), jnp.arange(B), jnp.linspace(0.5, 1.0, B)
     raw = jax.tree.map(lambda x: x[begin : begin + agent.window], rows)
     return raw, along(stretch(replay, *place[:2], agent.window), *place, agent.config.burn_in, agent.steps)
@@ -143,7 +145,8 @@ class Reference:
             jax.tree.map(lambda x, end=end: x[burn:end], self.raw) for end in (burn + steps, None)
         )  # fmt: skip
         self.alive, self.left = self.now.alive.astype(float), (self.live.alive & ~self.live.terminated).astype(float)
-        self.action = np.asarray(agent.code.encode(self.now.action), float) * self.alive[..., None]
+        self.taken = np.asarray(agent.code.encode(self.now.action), float)
+        self.action = self.taken * self.alive[..., None]
         self.keys = jax.random.split(key, len(agent.groups))
 
     def own(self, x, group, size):
@@ -210,13 +213,14 @@ class Reference:
         density = -0.5 * noise**2 - np.log(std * np.sqrt(2 * np.pi)) - np.log(1 - u**2)
         return u * legal, np.where(legal, density, 0.0).sum(-1)
 
-    def expected(self, group, q, logp):
-        """Soft values of outputs q [.., b, n, K]."""
+    def expected(self, group, q, logp, there=1.0):
+        """Soft values of outputs q [.., b, n, K]; there: [.., b, n] 1 for those who draw, 0 for the dead."""
         if logp is None:
             return q[..., 0]
+        alpha = self.alpha * np.broadcast_to(there, q.shape[:-1])
         if group.continuous:
-            return q[..., 0] - self.alpha * logp
-        return (logp[0] * (q - self.alpha * logp[1])).sum(-1)
+            return q[..., 0] - alpha * logp
+        return (logp[0] * (q - alpha[..., None] * logp[1])).sum(-1)
 
     def next_values(self, nets):
         """[.., b, N] by target critics, for what target actors (SAC: actors) would do after each step."""
@@ -231,7 +235,8 @@ class Reference:
         for g, group in enumerate(self.groups):
             x = self.observed(group, live.next_obs), self.read(group, code)
             q = np.min([walk.later(*x) for walk in self.critics(g, nets["target_critic"], nets["target_critic"])], 0)
-            values[..., np.array(group.agents)] = self.expected(group, q, chosen[g])
+            there = self.left[..., np.array(group.agents)]
+            values[..., np.array(group.agents)] = self.expected(group, q, chosen[g], there)
         return values
 
     def targets(self, nets):
@@ -260,7 +265,7 @@ class Reference:
             x = self.observed(group, self.now.obs), self.read(group, self.action)
             for walk in self.critics(g, critics, held):
                 q = walk.now(*x)
-                picked = q * self.own(self.action, group, group.action_size) if self.soft and q.shape[-1] > 1 else q
+                picked = q * self.own(self.taken, group, group.action_size) if self.soft and q.shape[-1] > 1 else q
                 found.append(np.broadcast_to(picked.sum(-1), (*q.shape[:2], group.size)))
         return found
 
@@ -333,7 +338,8 @@ def test_learning_along_a_stretch_equals_a_loop_over_time(family, discrete, sett
         target = agent._target(batch, agent._next_values(learned, following, key))
         action = agent.code.encode(batch.action) * batch.alive[..., None]
         critics, actors = learned.params["critic"], learned.params["actor"]
-        values = [agent._predict(p, c, now, action) for c, p in enumerate(critics)]
+        own = agent.code.encode(batch.action)
+        values = [agent._predict(p, c, now, action, own) for c, p in enumerate(critics)]
         critic = jax.value_and_grad(lambda p: agent._critic_loss(p, now, batch, action, target)[0])(critics)
         if family == "sac":
             policy = jax.value_and_grad(lambda p: agent._policy_loss(p, learned, now, action, key)[0])(actors)

@@ -20,7 +20,7 @@ PLAIN = {
 def spec(n=3, sizes=(4, 4, 4), actions=(3, 3, 3), state=0):
     return EnvSpec(
         "test", tuple(f"a_{i}" for i in range(n)), tuple(Box((s,)) for s in sizes[:n]),
-        tuple(Discrete(a) for a in actions[:n]), max_steps=9, state_size=state,
+        tuple(Discrete(a) for a in actions[:n]), max_steps=9, state_size=state, reward_after_death=False,
     )  # fmt: skip
 
 
@@ -170,6 +170,44 @@ def test_loss_and_gradient_match_numpy(critic, share, deaths):
     assert exact == pytest.approx(numeric, rel=2e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("deaths", [False, True])
+def test_the_magnet_adds_the_divergence_from_it(deaths):
+    """m KL(pi || magnet), by a sum over actions, and nothing else."""
+    world = spec()
+    plain, pulled = (_PPO(world, PPOConfig(magnet=m, magnet_rate=0.25, **PLAIN), B, 10) for m in (0.0, 0.7))
+    state = jax.jit(pulled.init)(jax.random.key(1))
+    rng = np.random.default_rng(5)
+    away = lambda tree: jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape).astype(np.float32), tree)  # noqa: E731
+    state = state._replace(magnet=away(state.magnet))
+    data = trajectory(world, plain, state, deaths=deaths)
+    moved, losses = away(state.params), []
+    for learner in (plain, pulled):
+        batch = batch_of(learner, state, data)
+        part = type(batch)(*jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2]), *batch[-2:])
+        losses.append(float(jax.jit(learner._loss)(moved, part)[0]))
+    follower = jax.tree.map(lambda m, p: 0.75 * m + 0.25 * p, state.magnet, state.params["actor"])
+    logits = [plain.actor(p, data.observation, data.memory, data.first)[0][0] for p in (moved["actor"], follower)]
+    ours, theirs = (np.asarray(jax.nn.log_softmax(x), float) for x in logits)
+    apart, weight = (np.exp(ours) * (ours - theirs)).sum(-1), np.asarray(data.weight)
+    expected = (apart * weight).sum() / weight.sum()
+    assert losses[1] - losses[0] == pytest.approx(0.7 * expected, rel=1e-4)
+
+
+def test_a_magnet_that_is_the_policy_itself_does_not_pull_at_first():
+    """KL(pi || pi) is at its least: one gradient step is that of plain PPO, a second one is not."""
+    world = spec()
+    moved = {}
+    for magnet in (0.0, 5.0):
+        for epochs in (1, 2):
+            learner = _PPO(world, PPOConfig(magnet=magnet, **{**PLAIN, "epochs": epochs}), B, 10)
+            state = jax.jit(learner.init)(jax.random.key(1))
+            assert state.magnet == ()
+            after = updated(learner, state, trajectory(world, learner, state))[0]
+            moved[magnet, epochs] = np.asarray(after.params["actor"][0]["head"]["kernel"])
+    assert moved[0.0, 1] == pytest.approx(moved[5.0, 1], abs=1e-7)
+    assert np.abs(moved[0.0, 2] - moved[5.0, 2]).max() > 1e-5
+
+
 def test_one_step_of_adam_moves_each_parameter_by_the_learning_rate():
     """Adam's first step is lr * sign(gradient) up to epsilon, whatever the gradient's size."""
     world = spec()
@@ -237,8 +275,10 @@ def test_popart_keeps_the_values_it_rescales():
     old_mean, old_std = jnp.full(3, 1.5), jnp.full(3, 2.0)
     new_mean, new_std = jnp.full(3, -20.0), jnp.full(3, 7.0)
     scaled = learner._popart(state.params["critic"], old_std, old_mean, new_std, new_mean)
-    before = learner._values(state.params["critic"], obs, None, state.critic_memory, None)[0] * old_std + old_mean
-    after = learner._values(scaled, obs, None, state.critic_memory, None)[0] * new_std + new_mean
+    before = (
+        learner._values(state.params["critic"], Observation(obs), state.critic_memory, None)[0] * old_std + old_mean
+    )
+    after = learner._values(scaled, Observation(obs), state.critic_memory, None)[0] * new_std + new_mean
     np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-4)
 
 

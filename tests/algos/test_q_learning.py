@@ -28,7 +28,7 @@ def world(n=3, sides=ALLIES, state=0):
     sizes, counts = (3, 3, 2), (4, 4, 2)
     return EnvSpec(
         "test", ("a_0", "a_1", "b")[:n], tuple(Box((s,)) for s in sizes[:n]), tuple(map(Discrete, counts[:n])),
-        max_steps=9, sides=sides[:n], state_size=state,
+        max_steps=9, sides=sides[:n], state_size=state, reward_after_death=False,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def rollout(spec, seed=0, steps=6, deaths=True):
     arrays = Trajectory(
         obs=obs, next_obs=following, action=action, reward=(rng.normal(size=(steps, B, n)) * alive).astype(np.float32),
         terminated=terminated, truncated=truncated, first=first, alive=alive, avail=avail, next_avail=after,
-        state=central[0], next_state=central[1],
+        state=central[0], next_state=central[1], next_alive=alive & ~terminated,
     )  # fmt: skip
     return jax.tree.map(jnp.asarray, arrays)
 
@@ -115,13 +115,13 @@ def test_the_loss_and_its_gradient_are_those_of_the_equations(name):
 def test_memory_is_carried_and_final_observations_are_valued_with_it():
     """Values along a stretch, and of what followed each step, as acting step by step would have given them."""
     spec = world()
-    agent = learner(spec, memory="gru", memory_size=6, sequence=4, burn_in=2)
+    agent = learner(spec, memory="gru", memory_size=6, sequence=4, burn_in=2, rollout_steps=4)
     params = unsettled(agent)[0]["q"]
-    seen = rollout(spec, seed=5)
+    memory = jax.tree.map(lambda h: jnp.asarray(np.random.default_rng(1).normal(size=h.shape)), agent.memory(B))
+    seen = rollout(spec, seed=5)._replace(memory=memory)
     values, memories = jax.jit(agent._unroll)(params, seen)
-    following = jax.jit(agent._next_q)(params, jax.tree.map(lambda x: x[2:], seen), memories)
+    following = jax.jit(agent._next_q)(params, jax.tree.map(lambda x: x[2:], seen._replace(memory=())), memories)
     step = jax.jit(lambda obs, memory: agent._q(params, Observation(obs[None]), memory, jnp.zeros((1, B), bool)))
-    memory = agent.memory(B)
     for t in range(6):
         keep = ~seen.first[t]
         memory = jax.tree.map(lambda h, keep=keep: h * keep[:, None, None], memory)
@@ -136,9 +136,9 @@ def test_memory_is_carried_and_final_observations_are_valued_with_it():
 def test_gradients_stop_at_the_burn_in():
     """Nothing before the stretch learns, though it fills the memory."""
     spec = world()
-    agent = learner(spec, memory="gru", memory_size=6, sequence=3, burn_in=3)
+    agent = learner(spec, memory="gru", memory_size=6, sequence=3, burn_in=3, rollout_steps=3, steps_per_update=3)
     params, targets = unsettled(agent)
-    seen = rollout(spec, seed=2)
+    seen = rollout(spec, seed=2)._replace(memory=agent.memory(B))
 
     def loss(obs):
         return agent._loss(params, targets, seen._replace(obs=obs), jnp.ones(B))[0]
@@ -251,7 +251,7 @@ def test_hidden_sides_do_not_mix():
         ({"team_reward": "sum"}, "team_reward has no meaning with mixer=none"),
         ({"burn_in": 3}, "memory=gru"),
         ({"td_lambda": 0.5, "n_step": 2}, "set only one"),
-        ({"sequence": 300}, "batch_size"),
+        ({"sequence": 300, "batch_size": 256}, "batch_size"),
         ({"td_lambda": 1.5}, "td_lambda cannot be 1.5"),
         ({"target_every": 0}, "target_every cannot be 0"),
     ],
@@ -259,6 +259,11 @@ def test_hidden_sides_do_not_mix():
 def test_settings_that_make_no_sense_are_refused(settings, words):
     with pytest.raises(UsageError, match=words):
         QConfig(**settings)
+
+
+def test_sequences_that_would_skip_part_of_the_rollouts_are_refused():
+    with pytest.raises(UsageError, match=r"Sequences begin with rollouts.*set --rollout-steps 5 or --sequence 6"):
+        learner(memory="gru", sequence=5)
 
 
 def test_continuous_actions_are_refused_with_names_of_learners_that_take_them():

@@ -26,7 +26,7 @@ TABLES = {"all": (0, 0, 0), "groups": (0, 0, 1), "none": (0, 1, 2)}
 def world(sizes=SIZES, actions=ACTIONS):
     """Two agents of one kind and a third with smaller spaces."""
     boxes, spaces = tuple(Box((s,)) for s in sizes), tuple(map(Discrete, actions))
-    return EnvSpec("test", ("a_0", "a_1", "b")[: len(sizes)], boxes, spaces, max_steps=9)
+    return EnvSpec("test", ("a_0", "a_1", "b")[: len(sizes)], boxes, spaces, 9, reward_after_death=False)
 
 
 def experience(spec, seed=0, t=12, b=5, masks=True, deaths=True):
@@ -80,7 +80,7 @@ def by_hand(spec, trajectory, share, lr, gamma, width, optimism):
 def test_learning_matches_a_dict(share, masks, deaths):
     spec = world()
     config = TabularConfig(share=share, bin_width=0.5, lr=0.3, gamma=0.9, optimism=0.25, lr_schedule="constant")
-    learner = Tabular(spec, config, updates=10)
+    learner = Tabular(spec, config, envs=1, updates=10)
     update = jax.jit(learner.update)
     state = learner.init(jax.random.key(0))
     pieces = [experience(spec, seed, masks=masks, deaths=deaths) for seed in (0, 1)]
@@ -107,7 +107,7 @@ def test_learning_matches_a_dict(share, masks, deaths):
 def test_rows_and_collisions_are_counted():
     """With few rows, the rows in use and the visits to rows of others are what the definition says."""
     spec = world()
-    learner = Tabular(spec, TabularConfig(bin_width=0.5, table_size=16), updates=10)
+    learner = Tabular(spec, TabularConfig(bin_width=0.5, table_size=16), envs=1, updates=10)
     state, owner, used = learner.init(jax.random.key(0)), [{}, {}, {}], None
     for seed in (0, 1):
         trajectory = jax.tree.map(jnp.asarray, experience(spec, seed))
@@ -130,7 +130,7 @@ def test_rows_and_collisions_are_counted():
 def test_many_environments_in_one_state_make_one_average():
     """100 equal transitions with lr 0.5 go to the target and not 50 times beyond it."""
     spec = world((1,), (2,))
-    learner = Tabular(spec, TabularConfig(lr=0.5), updates=10)
+    learner = Tabular(spec, TabularConfig(lr=0.5), envs=1, updates=10)
     one = experience(spec, t=1, b=100, masks=False, deaths=False)
     same = one._replace(
         obs=0 * one.obs, action=0 * one.action, reward=0 * one.reward + 3, terminated=one.terminated | True
@@ -140,7 +140,7 @@ def test_many_environments_in_one_state_make_one_average():
 
 
 def test_equal_cells_have_equal_rows_and_negative_values_their_own():
-    learner = Tabular(world((1,), (2,)), TabularConfig(bin_width=0.5), updates=1)
+    learner = Tabular(world((1,), (2,)), TabularConfig(bin_width=0.5), envs=1, updates=1)
     obs = jnp.array([0.0, 0.1, 0.49, -0.0, -0.1, -0.49, 0.5, -0.51, 1e30, jnp.inf])
     assert cells(obs, 0.5).tolist() == [0, 0, 0, 0, -1, -1, 1, -2, 2**30, 2**30]
     rows = learner.rows(obs[:, None, None])[:, 0].tolist()
@@ -184,14 +184,14 @@ def test_scrambling_changes_half_of_the_bits():
 
 
 def test_padding_is_not_read():
-    learner = Tabular(world(), TabularConfig(), updates=1)
+    learner = Tabular(world(), TabularConfig(), envs=1, updates=1)
     obs = jnp.asarray(experience(learner.spec).obs)
     np.testing.assert_array_equal(learner.rows(obs), learner.rows(obs.at[:, :, 2, 1].set(7.0)))
     assert (learner.rows(obs) != learner.rows(obs.at[:, :, 0, 1].set(7.0)))[..., 0].all()
 
 
 def test_illegal_actions_are_never_taken():
-    learner = Tabular(world(), TabularConfig(bin_width=0.5), updates=1)
+    learner = Tabular(world(), TabularConfig(bin_width=0.5), envs=1, updates=1)
     rng = np.random.default_rng(0)
     legal = rng.random((100_000, 3, 3)) < 0.4
     legal[..., 2, 2] = False
@@ -213,7 +213,7 @@ def test_illegal_actions_are_never_taken():
 
 def test_exploring_breaks_ties_at_random_and_follows_its_schedule():
     spec = world((1,), (4,))
-    learner = Tabular(spec, TabularConfig(explore_start=0.6, explore_end=0.2), updates=1)
+    learner = Tabular(spec, TabularConfig(explore_start=0.6, explore_end=0.2), envs=1, updates=1)
     values = learner.init(jax.random.key(0)).values.at[..., 1:3].set(1.0)
     seen = Observation(jnp.zeros((50_000, 1, 1)))
     for progress, epsilon in ((0.0, 0.6), (0.25, 0.4), (0.5, 0.2), (1.0, 0.2)):
@@ -240,7 +240,7 @@ def test_impossible_settings_are_refused():
 
 def test_the_note_says_the_memory():
     algorithm = make_algorithm("iql_tabular", world(), make_config("iql_tabular", {}), envs=4, updates=10)
-    assert algorithm.note == "3 tables of 65,536 rows, 3.1 MB"
+    assert algorithm.note == "gamma 0.95, 3 tables of 65,536 rows, 3.1 MB"
 
 
 class StopAt(flockrl.Callback):

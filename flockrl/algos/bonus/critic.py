@@ -1,0 +1,105 @@
+"""What the bonus is worth to learners with advantages: returns of it with their own value, discount and no episode cut.
+
+Burda et al. 2019 (RND, arXiv 1810.12894): what is new does not end with an episode, so that agents do not shun ends
+that lead to more of it; and bonuses are divided by the running deviation of their discounted sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flockrl.algos.parts import adam, descend, joint, mean
+from flockrl.algos.returns import gae
+from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
+from flockrl.nets.network import Network
+from flockrl.nets.normalisation import Moments, moments, observe
+
+LAMBDA, LR, EPOCHS = 0.95, 1e-3, 2
+
+
+class CriticState(NamedTuple):
+    """params, optimiser: of the network; sums: [B, N] discounted bonuses so far; scale: their moments."""
+
+    params: PyTree
+    optimiser: PyTree
+    sums: Array
+    scale: Moments
+
+
+class BonusCritic:
+    """One network reads the global state (else all observations) and values the bonuses to come of all agents."""
+
+    def __init__(self, spec: EnvSpec, config: Any, envs: int):
+        self.spec, self.envs, self.gamma = spec, envs, config.of_bonus("bonus_gamma")
+        hidden = getattr(config, "hidden", (64, 64))
+        self.net = Network(hidden, spec.num_agents, getattr(config, "activation", "tanh"), sight=spec.sight)
+        self.optimiser = adam(0.5, eps=1e-5)
+        self.parts = next(n for n in (4, 3, 2, 1) if envs % n == 0)
+
+    def init(self, key: Array) -> CriticState:
+        params = self.net.init(key, jnp.zeros((1, 1, self.spec.central_size)))["params"]
+        n = self.spec.num_agents
+        return CriticState(params, self.optimiser.init(params), jnp.zeros((self.envs, n)), moments((n,)))
+
+    def advantage(
+        self, state: CriticState, rollout: Trajectory, bonus: Array, key: Array
+    ) -> tuple[Array, CriticState, dict[str, Array]]:
+        """[T, B, N] advantages of bonuses, in units of the deviation of their returns, and the state after it."""
+
+        def add(sums: Array, now: Array) -> tuple[Array, Array]:
+            sums = self.gamma * sums + now
+            return sums, sums
+
+        sums, along = jax.lax.scan(add, state.sums, bonus)
+        n = self.spec.num_agents
+        scale = observe(state.scale, along, None, jnp.full((n, n), 1 / n), slowest=0.05)
+        paid = bonus / scale.std
+        seen = self._see(rollout.obs, rollout.state)
+        value = self._value(state.params, seen)
+        last = self._value(state.params, self._see(rollout.next_obs[-1], _last(rollout.next_state)))
+        following = jnp.concatenate([value[1:], last[None]])
+        never = jnp.zeros(paid.shape, bool)
+        advantage = gae(paid, value, following, never, never, self.gamma, LAMBDA)
+        params, optimiser, loss = self._fit(state, seen, advantage + value, key)
+        return advantage, CriticState(params, optimiser, sums, scale), {"bonus_value_loss": loss}
+
+    def _see(self, obs: Array, state: Array | None) -> Array:
+        return joint(self.spec, obs, state if self.spec.state_size else None)
+
+    def _value(self, params: PyTree, seen: Array) -> Array:
+        """[..., N] values of what a team sees, [..., S]."""
+        out: Any = self.net.apply({"params": params}, seen[..., None, :])
+        return out[0][..., 0, :]
+
+    def _fit(self, state: CriticState, seen: Array, target: Array, key: Array) -> tuple[PyTree, PyTree, Array]:
+        """A few passes over the rollout, environments shuffled into minibatches."""
+
+        def loss(params: PyTree, seen: Array, target: Array) -> Array:
+            return 0.5 * mean((self._value(params, seen) - target) ** 2, None)
+
+        def step(carry: tuple[PyTree, PyTree], part: tuple[Array, Array]) -> tuple[tuple[PyTree, PyTree], Array]:
+            value, grads = jax.value_and_grad(loss)(carry[0], *part)
+            nets, states = descend(self.optimiser, (carry[0],), (carry[1],), (grads,), jnp.float32(LR))
+            return (nets[0], states[0]), value
+
+        def epoch(carry: tuple[PyTree, PyTree], key: Array) -> tuple[tuple[PyTree, PyTree], Array]:
+            order = jax.random.permutation(key, self.envs)
+
+            def split(x: Array) -> Array:
+                rows = jnp.swapaxes(x, 0, 1)[order]
+                return rows.reshape(self.parts, self.envs // self.parts, *rows.shape[1:])
+
+            carry, losses = jax.lax.scan(step, carry, (split(seen), split(target)))
+            return carry, losses.mean()
+
+        (params, optimiser), losses = jax.lax.scan(
+            epoch, (state.params, state.optimiser), jax.random.split(key, EPOCHS)
+        )
+        return params, optimiser, losses.mean()
+
+
+def _last(state: Array | None) -> Array | None:
+    return None if state is None else state[-1]

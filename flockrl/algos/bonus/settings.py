@@ -1,0 +1,103 @@
+"""Settings of the exploration bonus, which every learner has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flockrl.algos.parts import Schedule
+from flockrl.core.errors import UsageError
+from flockrl.core.settings import Part
+
+Bonus = Literal["none", "count", "rnd", "icm", "influence"]
+On = Literal["own", "state", "both"]
+Kind = Literal["independent", "minimum", "covering", "burrowing", "leader"]
+
+NOVELTY = ("count", "rnd", "icm")
+DEFAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "bonus_scale": (None, (*NOVELTY, "influence")),
+    "bonus_schedule": ("constant", (*NOVELTY, "influence")),
+    "bonus_gamma": (0.99, (*NOVELTY, "influence")),
+    "bonus_on": ("own", NOVELTY),
+    "bonus_kind": ("independent", NOVELTY),
+    "bonus_entries": ("", NOVELTY),
+    "bonus_cell": (0.25, ("count",)),
+    "bonus_bits": (0, ("count",)),
+    "bonus_decay": (0.5, ("count",)),
+}
+"""Setting -> its default and the bonuses that have it."""
+ENTRIES = re.compile(r"(\d+)(?::(\d+))?")
+MOST_BITS = 128
+
+
+@dataclass(frozen=True)
+class BonusConfig(Part):
+    """Settings of what agents earn for exploring."""
+
+    bonus: Bonus = "none"
+    """What agents earn for exploring: count (rare cells), rnd (random network distillation), icm (what a model of the
+    environment does not foresee), influence (on what others do next); none for nothing."""
+    bonus_scale: float | None = None
+    """How much the bonus counts beside the reward; by default 1 for policy gradients, whose advantages of both are
+    normalised, and 0.1 for learners of action values."""
+    bonus_schedule: Schedule | None = None
+    """How the scale falls to zero over the run, if at all: constant (default), linear or cosine."""
+    bonus_gamma: float | None = None
+    """Discount factor of the bonus for learners with advantages of it; by default 0.99. Others have one for both."""
+    bonus_on: On | None = None
+    """Where novelty is looked for: in each agent's own observation (default), in the global state, or both."""
+    bonus_kind: Kind | None = None
+    """How agents share the search by what is new to the others: independent (default), minimum (new to all), covering
+    (newer to oneself than to others), burrowing (the opposite), leader (the first agent burrows, the others cover)."""
+    bonus_entries: str = ""
+    """The entries of the observation (with bonus_on state: of the state) that are looked at, such as 0:4,7; by default
+    all."""
+    bonus_cell: float | None = None
+    """Width of the cells into which counting divides each number; by default 0.25, which tells one-hots apart."""
+    bonus_bits: int | None = None
+    """Count by the signs of this many random projections (SimHash) instead of by cells, for large observations."""
+    bonus_decay: float | None = None
+    """A cell that was seen n times pays n to the power of minus this; by default 0.5."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, (_, owners) in DEFAULTS.items():
+            if getattr(self, name) not in (None, "") and self.bonus not in owners:
+                raise UsageError(f"{name} has no meaning with bonus={self.bonus}: it belongs to {', '.join(owners)}.")
+        checks = {
+            "bonus_scale": lambda x: x >= 0,
+            "bonus_gamma": lambda x: 0 <= x < 1,
+            "bonus_cell": lambda x: x > 0,
+            "bonus_bits": lambda x: 1 <= x <= MOST_BITS,
+            "bonus_decay": lambda x: x > 0,
+        }
+        for name, good in checks.items():
+            value = getattr(self, name)
+            if value is not None and not good(value):
+                raise UsageError(f"{name} cannot be {value}.")
+        if self.bonus_bits and self.bonus_cell:
+            raise UsageError("bonus_bits and bonus_cell are two ways to count: set only one of them.")
+        if self.bonus_on == "state" and self.bonus_kind not in (None, "independent"):
+            raise UsageError("bonus_kind compares what is new to each agent: use it with --bonus-on own or both.")
+        parse_entries(self.bonus_entries)
+
+    def of_bonus(self, name: str) -> Any:
+        """A setting of the bonus, or its default."""
+        value = getattr(self, name)
+        return DEFAULTS[name][0] if value is None else value
+
+
+def parse_entries(text: str) -> list[tuple[int, int]]:
+    """`0:4,7` -> [(0, 4), (7, 8)]: from and to, the latter not included."""
+    found = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        match = ENTRIES.fullmatch(part)
+        if match is None or len(part) > 20:
+            raise UsageError(f"Write bonus_entries as numbers and ranges, such as 0:4,7, not {text[:40]!r}.")
+        first = int(match[1])
+        last = first + 1 if match[2] is None else int(match[2])
+        if last <= first:
+            raise UsageError(f"bonus_entries: {part} holds no entries.")
+        found.append((first, last))
+    return found

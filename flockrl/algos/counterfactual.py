@@ -1,0 +1,96 @@
+"""COMA's critic: the value of each of an agent's choices, while the others do what they did.
+
+Foerster et al. 2018 (arXiv 1705.08926).
+
+    A_i = Q_i(s, a) - sum_c pi_i(c | o_i) Q_i(s, a with c for a_i)
+
+The critic of agent i reads the state, the agent's own observation and what the others did, and has an output for each
+own action: one pass tells them all. Its output is what is left of the value once the state's is taken off, so that
+Q_i = V_i(s) + output; it learns what is left of lambda returns, and begins near 0: as good as the state's value alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.algos.parts import joint
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Group, merge, take
+from flockrl.core.types import Array, EnvSpec, Observation, PyTree
+from flockrl.nets.heads import pick
+from flockrl.nets.network import Network
+from flockrl.policies.network import ids
+
+
+def check_choices(spec: EnvSpec) -> None:
+    """Refuse teams that have no use for a counterfactual critic."""
+    if spec.num_agents == 1:
+        raise UsageError(f"credit counterfactual needs a team, and {spec.name} has one agent: use --credit none.")
+    if not spec.discrete:
+        raise UsageError(
+            "credit counterfactual looks at all choices of an agent and needs one choice per agent: use --credit none."
+        )
+
+
+class ChoiceCritic:
+    """One network per group. Holds what is static; its methods are pure. Parameters: an entry per group."""
+
+    def __init__(self, spec: EnvSpec, config: Any, groups: Sequence[Group]):
+        check_choices(spec)
+        self.spec, self.groups = spec, groups
+        self.nets = [
+            Network(
+                config.hidden, group.action_size, config.activation, ids=ids(spec, group, config),
+                kernel=config.kernel, out_scale=0.01,
+            )
+            for group in groups
+        ]  # fmt: skip
+
+    def init(self, keys: Any, seen: Observation) -> tuple[PyTree, ...]:
+        """keys: one for each group."""
+        action = jnp.zeros(seen.obs.shape[:-1], jnp.int32)
+        return tuple(
+            net.init(k, self._reads(group, seen, action))["params"]
+            for net, k, group in zip(self.nets, keys, self.groups, strict=True)
+        )
+
+    def _reads(self, group: Group, seen: Observation, action: Array) -> Array:
+        """[..., n, S + O + N A]: the state, own observations, what the others did; zeros for the own action."""
+        does = jax.nn.one_hot(action, self.spec.action_size)
+        if seen.alive is not None:
+            does = does * seen.alive[..., None]
+        others: Any = 1.0 - np.eye(self.spec.num_agents, dtype=np.float32)[list(group.agents)]
+        does = does[..., None, :, :] * others[..., None]
+        own = take(seen.obs, group, seen.obs.ndim - 2, group.obs_size)
+        whole = joint(self.spec, seen.obs, seen.state)[..., None, :]
+        whole = jnp.broadcast_to(whole, (*own.shape[:-1], whole.shape[-1]))
+        return jnp.concatenate([whole, own, does.reshape(*own.shape[:-1], -1)], -1)
+
+    def values(self, params: Sequence[PyTree], seen: Observation, action: Array) -> Array:
+        """[..., N, A] of every choice of every agent beyond the state's value, in the critics' units, where the others
+        do `action` [..., N]."""
+        outs: list[Any] = [
+            net.apply({"params": p}, self._reads(group, seen, action))[0]
+            for net, p, group in zip(self.nets, params, self.groups, strict=True)
+        ]
+        return merge(outs, self.groups, outs[0].ndim - 2, self.spec.action_size)
+
+    def chosen(self, params: Sequence[PyTree], seen: Observation, action: Array) -> Array:
+        """[..., N] of what each agent did."""
+        return pick(self.values(params, seen, action), action)
+
+
+def counterfactual(values: Array, pi: Array, action: Array, returns: Array | None = None) -> Array:
+    """[..., N] the advantage of `action` [..., N] over what the policy pi [..., N, A] does on average, by the values
+    [..., N, A] of all choices; with returns [..., N], these take the place of the value of what was done.
+
+    The average does not depend on the own action, so with returns the policy's gradient has no bias, whatever the
+    values.
+    """
+    done = pick(values, action) if returns is None else returns
+    return done - (pi * values).sum(-1)

@@ -1,0 +1,78 @@
+"""Settings that the user left open: they follow from the environment, the length of the run and what was said.
+
+Each rule comes from a principle and holds for all environments; what the user says is never changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from flockrl.core.types import EnvSpec
+
+Config = TypeVar("Config")
+
+
+class Case(NamedTuple):
+    """What a rule may look at. steps: environment steps of the whole run."""
+
+    config: Any
+    spec: EnvSpec
+    envs: int
+    steps: int
+
+
+def _gamma(case: Case) -> float:
+    """Look about as far ahead as an episode lasts: 0.95 for up to 20 steps, 0.96 for 25, 0.99 from 100 on."""
+    return 1 - 1 / min(max(case.spec.max_steps, 20), 100)
+
+
+def _minibatches(case: Case) -> int:
+    """Four, or the largest number below that divides the environments."""
+    return next(n for n in (4, 3, 2, 1) if case.envs % n == 0)
+
+
+def _sequence(case: Case) -> int | None:
+    """Sequences of agents with memory cover their rollouts."""
+    return max(STRETCH, case.config.rollout_steps) if case.config.recurrent else None
+
+
+def _steps_per_update(case: Case) -> int:
+    """About 40,000 gradient steps in a run, one per 4 to 25 environment steps; it divides those of an iteration."""
+    wanted, own = min(max(case.steps // 40_000, 4), 25), case.envs * case.config.rollout_steps
+    return max(n for n in range(1, wanted + 1) if own % n == 0)
+
+
+def _learning_starts(case: Case) -> int:
+    """5,000 random steps at first, at most a tenth of the run."""
+    return min(5_000, case.steps // 10)
+
+
+STRETCH = 25
+"""Length of replayed sequences where there is memory and the user says nothing."""
+RULES: dict[str, Callable[[Case], Any]] = {
+    "gamma": _gamma,
+    "minibatches": _minibatches,
+    "sequence": _sequence,
+    "steps_per_update": _steps_per_update,
+    "learning_starts": _learning_starts,
+}
+"""Setting -> its value where it is None."""
+WORDS = {
+    "gamma": "gamma {:g}",
+    "minibatches": "minibatches {}",
+    "steps_per_update": "a gradient step every {} steps",
+    "learning_starts": "learning from step {:,} on",
+}
+"""What is said of it in the first line of a run."""
+
+
+def settle(config: Config, spec: EnvSpec, envs: int, updates: int) -> tuple[Config, str]:
+    """The config with all that was left open, and what to tell the user of it."""
+    given: Any = config
+    case = Case(given, spec, envs, updates * envs * given.rollout_steps)
+    fields = {field.name for field in dataclasses.fields(given)}
+    found = {name: rule(case) for name, rule in RULES.items() if name in fields and getattr(given, name) is None}
+    words = [WORDS[name].format(value) for name, value in found.items() if name in WORDS]
+    return dataclasses.replace(given, **found), ", ".join(words)

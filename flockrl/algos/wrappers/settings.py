@@ -1,0 +1,78 @@
+"""Settings of how a team practises, which every learner of networks has: against whom, and under which attack."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from flockrl.core.errors import UsageError
+from flockrl.core.settings import Part
+
+SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious"]
+
+
+class Attack(NamedTuple):
+    """What an adversary does. size: how far it shifts observations, or its part of the episodes."""
+
+    kind: str
+    size: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{ATTACKS[self.kind]}={self.size:g}"
+
+
+ATTACKS = {"observation": "eps", "takeover": "share"}
+"""Kind of attack -> the name of its size."""
+
+
+def parse_attack(text: str) -> Attack:
+    """`observation:eps=0.1` as a value."""
+    kind, _, rest = text.partition(":")
+    name, _, number = rest.partition("=")
+    known = ", ".join(f"{kind}:{size}=NUMBER" for kind, size in ATTACKS.items())
+    if kind not in ATTACKS or name != ATTACKS[kind]:
+        raise UsageError(f"adversary must be one of {known}, not {text!r}.")
+    try:
+        size = float(number)
+    except ValueError:
+        raise UsageError(f"{name} of the adversary must be a number, not {number!r}.") from None
+    if not 0 < size < math.inf or (kind == "takeover" and size > 1):
+        raise UsageError(
+            f"{name} of the adversary must be above 0{' and at most 1' * (kind == 'takeover')}, not {number}."
+        )
+    return Attack(kind, size)
+
+
+@dataclass(frozen=True)
+class PracticeConfig(Part):
+    """Settings of what is different while a team learns."""
+
+    self_play: SelfPlay = "none"
+    """Play against past selves: the latest, one drawn uniformly, or rather those that are hard to beat (prioritised).
+    fictitious: answer the mixture of all past selves, which is then the policy. Agents of all sides with equal spaces
+    share parameters."""
+    pool_size: int = 8
+    """Past selves that self-play keeps."""
+    pool_every: int | None = None
+    """Updates after which the present self joins the pool; by default the pool is filled once in the run."""
+    pool_share: float | None = None
+    """Part of the episodes against past selves; in the others the present self plays, and learns, for all sides. By
+    default 0.5, or 1 in fictitious self-play."""
+    other_play: bool = False
+    """Let agents have names of their own for what is alike (the environment's symmetries) in each episode, so that they
+    learn to play with partners whom they never met."""
+    adversary: str = ""
+    """Train an adversary beside a team: observation:eps=0.1 shifts what agents see by up to eps, takeover:share=0.25
+    plays for one of them in that part of the episodes. By default there is none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pool_size < 1:
+            raise UsageError(f"pool_size must be at least 1, not {self.pool_size}.")
+        if self.pool_every is not None and self.pool_every < 1:
+            raise UsageError(f"pool_every must be at least 1, not {self.pool_every}.")
+        if self.pool_share is not None and not 0 < self.pool_share <= 1:
+            raise UsageError(f"pool_share must be above 0 and at most 1, not {self.pool_share}.")
+        if self.adversary:
+            parse_attack(self.adversary)
