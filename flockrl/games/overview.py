@@ -1,0 +1,110 @@
+"""Everything about a normal-form game in one list: each line says what it is, what it pays, and its regret."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flockrl.core.errors import UsageError
+from flockrl.games import analysis
+from flockrl.games.correlated import correlated
+from flockrl.games.nash import Profile, equilibria
+from flockrl.games.normal import NormalForm, pure
+
+
+class Line(NamedTuple):
+    """kind: nash, correlated, coarse, maximin, optimum or pareto; regret: None where none is asked for."""
+
+    kind: str
+    what: str
+    play: str
+    values: np.ndarray
+    regret: float | None
+
+
+PARTS = ("nash", "correlated", "rest")
+
+
+def overview(game: NormalForm, methods: tuple[str, ...] = PARTS) -> tuple[list[Line], list[str]]:
+    """Solutions of a game, and sentences about it. What is too large for a method gets a sentence instead."""
+    lines: list[Line] = []
+    notes: list[str] = []
+    parts = {"nash": _nash, "correlated": _correlated, "rest": _rest}
+    for method in methods:
+        try:
+            parts[method](game, lines, notes)
+        except UsageError as error:
+            if len(methods) == 1:
+                raise
+            notes.append(str(error))
+    return lines, notes
+
+
+def _nash(game: NormalForm, lines: list[Line], notes: list[str]) -> None:
+    found = equilibria(game)
+    for profile in found:
+        single = all((s > 1e-9).sum() == 1 for s in profile.strategies)
+        lines.append(Line(
+            "nash", "pure Nash" if single else f"mixed Nash ({profile.how})", mixed(game, profile.strategies),
+            profile.gap.values, profile.regret,
+        ))  # fmt: skip
+    if not found:
+        notes.append(f"{game.name}: no equilibrium was found; what the methods ended at has too much regret.")
+    elif len(found) % 2 == 0:
+        notes.append("An even number of equilibria: the game is degenerate, and there are more, or they were too many.")
+    notes += _stable(game, found)
+
+
+def _stable(game: NormalForm, found: list[Profile]) -> list[str]:
+    if not game.symmetric or len(found) > 50:
+        return []
+    same = [p.strategies for p in found if np.allclose(p.strategies[0], p.strategies[1], atol=1e-9)]
+    good = [mixed(game, s[:1]) for s in same if analysis.evolutionarily_stable(game, s[0])]
+    return [f"Evolutionarily stable: {'; '.join(good) if good else 'no equilibrium that was found'}."]
+
+
+def _correlated(game: NormalForm, lines: list[Line], notes: list[str]) -> None:
+    for coarse in (False, True):
+        for objective, name in (("welfare", "welfare-best"), ("fairest", "fairest")):
+            found = correlated(game, objective, coarse)  # type: ignore[arg-type]
+            cells = sorted(np.argwhere(found.joint > 1e-9).tolist(), key=lambda c: -found.joint[tuple(c)])
+            play = "; ".join(f"{game.named(c)} ({found.joint[tuple(c)]:.4g})" for c in cells[:8])
+            what = f"{'coarse ' * coarse}correlated, {name}"
+            more = f"; and {len(cells) - 8} more" if len(cells) > 8 else ""
+            lines.append(Line("coarse" if coarse else "correlated", what, play + more, found.values, found.regret))
+
+
+def _rest(game: NormalForm, lines: list[Line], notes: list[str]) -> None:
+    secure = analysis.security(game)
+    lines.append(Line("maximin", "maximin (what each is sure of)", mixed(game, [s.strategy for s in secure]),
+                      np.array([s.value for s in secure]), None))  # fmt: skip
+    best = analysis.social_optimum(game)
+    gap = game.gap(pure(game.counts, best))
+    lines.append(Line("optimum", "social optimum", game.named(best), gap.values, float(gap.gains.max())))
+    front = analysis.pareto_front(game)
+    for joint in front[:20]:
+        gap = game.gap(pure(game.counts, joint))
+        lines.append(Line("pareto", "on the Pareto front", game.named(joint), gap.values, float(gap.gains.max())))
+    if len(front) > 20:
+        notes.append(f"The Pareto front has {len(front)} joint actions, of which 20 are shown.")
+    removed, kept = analysis.dominated(game)
+    if removed:
+        words = [f"{game.players[r.player]} {game.actions[r.player][r.action]} (round {r.round})" for r in removed]
+        left = "; ".join(
+            f"{name} {', '.join(game.actions[i][a] for a in kept[i])}" for i, name in enumerate(game.players)
+        )
+        notes.append(f"Strictly dominated: {', '.join(words)}. What is left: {left}.")
+    else:
+        notes.append("No action is strictly dominated.")
+
+
+def mixed(game: NormalForm, strategies: list[np.ndarray]) -> str:
+    """Strategies in words: names of actions, with probabilities where somebody mixes."""
+    parts = []
+    for player, strategy in enumerate(strategies):
+        names = game.actions[player]
+        used = np.nonzero(strategy > 1e-9)[0]
+        shown = [names[a] if len(used) == 1 else f"{names[a]} ({strategy[a]:.4g})" for a in used[:8]]
+        parts.append(" + ".join(shown) + (" + ..." if len(used) > 8 else ""))
+    return " | ".join(parts)
