@@ -70,13 +70,16 @@ def _spec(
     sizes: tuple[int, ...] = (1,),
     actions: tuple[Space, ...] = (Discrete(2),),
     state_size: int = 0,
+    reward_after_death: bool = True,
 ) -> EnvSpec:
     """A spec. Where `sizes` or `actions` have only one entry, it holds for all agents."""
     n = len(agents)
     boxes = tuple(Box((size,), -1.0, 1.0) for size in sizes)
     boxes = boxes * n if len(boxes) == 1 else boxes
     actions = actions * n if len(actions) == 1 else actions
-    return EnvSpec(f"probe/{name}", agents, boxes, actions, steps, state_size=state_size)
+    return EnvSpec(
+        f"probe/{name}", agents, boxes, actions, steps, state_size=state_size, reward_after_death=reward_after_death
+    )
 
 
 PAIR = ("agent_0", "agent_1")
@@ -221,6 +224,16 @@ def memory(length: int = 4) -> Probe:
     )
 
 
+def clock(length: int = 40, moment: int = 5) -> Probe:
+    """Isolates memory that is older than a replayed sequence: the observation is constant, and action 1 pays 1 in step
+    `moment` and -1 in any other of `length` steps. Only memory tells the time.
+
+    Known answer: return 1; 0 for a policy without memory.
+    """
+    spec = _spec("clock", steps=_length("clock", length, least=moment + 1))
+    return Probe(spec, 1.0, lambda m: _blank(), lambda m, action: _paid(m.t == moment) * action)
+
+
 def masks(length: int = 4) -> Probe:
     """Isolates action masks: in each of `length` steps one of 8 actions is legal, drawn at random, and only
     the mask shows which. The legal action pays +1; an illegal one pays -1 and has no other effect.
@@ -300,7 +313,7 @@ def death() -> Probe:
         return Observation(jnp.where(alive[:, None], left.astype(jnp.float32), m.cue), alive=alive)
 
     return Probe(
-        _spec("death", steps=4, agents=("agent_0", "agent_1", "agent_2"), sizes=(3,)),
+        _spec("death", steps=4, agents=("agent_0", "agent_1", "agent_2"), sizes=(3,), reward_after_death=False),
         best=2.0,
         observe=observe,
         reward=lambda m, action: m.t < lives,
@@ -329,6 +342,6 @@ ENVIRONMENTS = {
     builder.__name__: builder
     for builder in (
         constant_reward, discount, observation_value, action, observation_action, credit, team_credit,
-        memory, masks, truncation, termination, unlike, death, state,
+        memory, clock, masks, truncation, termination, unlike, death, state,
     )
 }  # fmt: skip

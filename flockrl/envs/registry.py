@@ -15,6 +15,17 @@ from flockrl.envs.api import Env
 SUITES = {
     "mpe": "flockrl.envs.mpe",
     "games": "flockrl.envs.games",
+    "comm": "flockrl.envs.comm",
+    "traffic": "flockrl.envs.traffic",
+    "market": "flockrl.envs.market",
+    "explore": "flockrl.envs.explore",
+    "credit": "flockrl.envs.credit",
+    "mean_field": "flockrl.envs.mean_field",
+    "fleet": "flockrl.envs.fleet",
+    "swarm": "flockrl.envs.swarm",
+    "grid": "flockrl.envs.grid",
+    "tasks": "flockrl.envs.tasks",
+    "hierarchy": "flockrl.envs.hierarchy",
     "classic": "flockrl.envs.classic",
     "probe": "flockrl.envs.probes",
 }

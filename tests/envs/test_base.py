@@ -1,5 +1,6 @@
 """Environments by name, and stepping many of them with automatic resets."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -207,8 +208,9 @@ def test_the_dead_end_once_and_the_episode_ends_with_the_last():
 class Noisy(Counter):
     """Agent a dies after the first step, and its flag stays up."""
 
-    def __init__(self):
+    def __init__(self, reward_after_death=False):
         super().__init__(length=3)
+        self.spec = dataclasses.replace(self.spec, reward_after_death=reward_after_death)
 
     def observe(self, state):
         return super().observe(state)._replace(alive=jnp.stack([state.t < 1, jnp.bool_(True)]))
@@ -222,6 +224,8 @@ def test_flags_of_the_dead_are_dropped():
     steps = run(Noisy(), 1, 3)
     assert [step.terminated[0].tolist() for step in steps] == [[True, False], [False, False], [False, True]]
     assert [bool(step.done[0]) for step in steps] == [False, False, True]
+    steps = run(Noisy(reward_after_death=True), 1, 3)  # returns end together
+    assert [step.terminated[0].tolist() for step in steps] == [[False] * 2, [False] * 2, [True] * 2]
 
 
 def test_typed_keys_in_the_state_survive_a_reset():

@@ -130,7 +130,19 @@ def test_sound_environments_pass(env):
     assert problems(env) == []
 
 
-@pytest.mark.parametrize("name", [f"{s}/{n}" for s in SUITES for n in environments(s) if n != "file"])
+CASES = ("traffic", "market", "fleet", "swarm", "grid", "tasks")
+"""Suites of larger environments, which take longer to compile."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(f"{s}/{n}", marks=[pytest.mark.slow] if s in CASES else [])
+        for s in SUITES
+        for n in environments(s)
+        if n != "file"
+    ],
+)
 def test_built_in_environments_pass(name):
     check(make(name))
 

@@ -44,11 +44,12 @@ def programs(name, algorithm="mappo", **settings):
     [
         ("mpe/simple_spread", SMALL),
         ("mpe/simple_spread", {**SMALL, "memory": "gru", "memory_size": 8}),
+        ("mpe/simple_spread", {**SMALL, "comm": "ic3net", "channel": "loss=0.3,delay=1,top=2,access=round_robin"}),
         ("probe/death", SMALL),
         ("probe/masks", SMALL),
         ("probe/state", SMALL),
     ],
-    ids=["spread", "spread-gru", "death", "masks", "state"],
+    ids=["spread", "spread-gru", "spread-talk", "death", "masks", "state"],
 )
 def test_host_rollouts_equal_compiled_ones(name, settings):
     compiled, hosted = programs(name, **settings)
@@ -95,7 +96,7 @@ def play(executor, steps, envs=4, seed=0):
 
     shown = [batch.reset(draw())]
     for _ in range(steps):
-        shown.append(batch.step(rng.integers(0, 3, (envs, 2)).astype(np.int32), draw(), draw())[1:])
+        shown.append(batch.step(rng.integers(0, 3, (envs, 2)).astype(np.int32), draw(), draw())[1:7])
     executor.close()
     return shown, batch
 
@@ -342,8 +343,9 @@ def test_two_minutes_of_killing_workers(tmp_path):
     print(f"{killer.kills} kills, {last['restarts']:.0f} restarts, {steps} steps")
 
 
-def test_what_a_run_chose_by_itself_is_kept(tmp_path, tiny_run):
+def test_what_a_run_chose_by_itself_is_kept(tmp_path, tiny_run, monkeypatch):
     """And is no setting: a run that takes this configuration chooses again."""
+    monkeypatch.setattr("flockrl.envs.host.executor.measure", lambda host: 1e-9)  # seconds for a step
     device = {"platform": "cpu", "device": jax.devices()[0].device_kind}
     assert read_json(tiny_run.path / "config.json")["chosen"] == device
     host = Host(lambda draw: Counter())
@@ -351,3 +353,5 @@ def test_what_a_run_chose_by_itself_is_kept(tmp_path, tiny_run):
     config = read_json(run.path / "config.json")
     assert (config["workers"], config["chosen"]) == (None, {**device, "workers": 0})
     assert "chosen" not in flockrl.Run(run.path, host).config.to_json()
+    run = flockrl.train("ippo", host, out=tmp_path / "one", **{**TINY, "steps": 128}, workers=1)
+    assert read_json(run.path / "config.json")["chosen"]["workers"] == 1

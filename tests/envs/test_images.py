@@ -228,7 +228,7 @@ def test_a_replay_keeps_pictures_as_bytes():
     spec = make(Lamps).spec
     assert make_replay(spec, 4, 2, False).rows.next_obs.dtype == np.uint8
     small = 4 * 2 * 2 * 2 * 8 * 8 * 3
-    assert small < replay_bytes(spec, 4, 2, False) < 1.2 * small
+    assert small < replay_bytes(lambda: make_replay(spec, 4, 2, False)) < 1.2 * small
     large = EnvSpec("seen", ("a",), (Box((512, 512, 3), 0.0, 255.0, "uint8"),), (Discrete(2),), max_steps=9)
     with pytest.raises(flockrl.UsageError, match=r"A replay of 200,000 transitions takes 314\.6 GB"):
         make_algorithm("dqn", large, make_config("dqn", {}), envs=16, updates=10)

@@ -116,7 +116,7 @@ def test_the_wrong_policy_does_not(name, policy, mean, slack):
 
 
 def test_every_probe_is_named_after_its_builder_and_says_what_it_isolates():
-    assert len(ENVIRONMENTS) == 14
+    assert len(ENVIRONMENTS) == 15
     for name, builder in ENVIRONMENTS.items():
         env = make(f"probe/{name}")
         assert env.spec.name == f"probe/{name}"

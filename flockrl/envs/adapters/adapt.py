@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import inspect
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.settings import parse_settings
 from flockrl.core.types import EnvSpec
 from flockrl.envs.adapters.options import Options, split
+from flockrl.envs.adapters.sides import infer_sides, random_rewards, read_sides
 from flockrl.envs.host.env import Host, HostEnv
 
 SUITES = {
@@ -23,6 +25,7 @@ SUITES = {
     "lbf": "ID",
     "rware": "ID",
     "jaxmarl": "NAME",
+    "openspiel": "NAME",
     "python": "package.module:factory",
 }
 """Suites of environments that others wrote -> what their names look like."""
@@ -34,6 +37,7 @@ ABOUT = {
     "lbf": "level-based foraging, e.g. lbf/Foraging-8x8-2p-3f-v3",
     "rware": "robotic warehouse, e.g. rware/rware-tiny-2ag-v2",
     "jaxmarl": "any JaxMARL environment, compiled, e.g. jaxmarl/HeuristicEnemySMAX:scenario=3m",
+    "openspiel": "any game of OpenSpiel, e.g. openspiel/hex:board_size=5",
     "python": "your own: a class or a function that builds an environment",
 }
 
@@ -64,6 +68,10 @@ class Recipe:
         if self.suite in ("python", "object"):
             thing = self.thing if self.suite == "object" else factory(self.name)
             return _call(thing, settings, draw) if callable(thing) else copy.deepcopy(thing)
+        if self.suite == "openspiel":
+            from flockrl.envs.adapters import openspiel
+
+            return openspiel.SpielTeam(self.name, settings, self.options)
         from flockrl.envs.adapters import gymnasium
 
         return gymnasium.raw(self.suite, self.name, settings, draw)
@@ -121,7 +129,7 @@ def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
         return jaxmarl.make(short, given)
     options, given = split(f"{suite}/{short}", given)
     recipe = Recipe(suite, short, tuple(given.items()), options)
-    return _finished(recipe) if suite == "python" else Host(recipe)
+    return _finished(recipe) if suite == "python" else _host(recipe)
 
 
 def make_object(thing: Any) -> Any:
@@ -140,7 +148,21 @@ def _finished(recipe: Recipe) -> Any:
         raise UsageError(f"{what} cannot be built with these settings: {error}.") from error
     if isinstance(built, Host) or _is_compiled(built):
         return built
-    return Host(recipe)
+    return _host(recipe)
+
+
+def _host(recipe: Recipe) -> Host:
+    """The recipe's environment. Where it does not say who plays together, that is found out and written into the
+    recipe, so that worker processes need not look again."""
+    host = Host(recipe)
+    spec = host.spec
+    if spec.num_agents == 1 or recipe.options.sides or not isinstance(getattr(host.first, "options", None), Options):
+        return host
+    text = infer_sides(spec.name, spec.agents, random_rewards(host))
+    if text != "together":
+        host.build = dataclasses.replace(recipe, options=dataclasses.replace(recipe.options, sides=text))
+        host.take(dataclasses.replace(spec, sides=read_sides(spec.name, text, spec.agents), groups=()))
+    return host
 
 
 def _is_compiled(thing: Any) -> bool:

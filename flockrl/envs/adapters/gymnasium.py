@@ -16,6 +16,7 @@ from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.adapters.layouts import kind
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
+from flockrl.envs.adapters.sides import read_sides
 from flockrl.envs.adapters.spaces import Codec
 from flockrl.envs.host.env import HostEnv, TeamStep, short_seed
 
@@ -73,6 +74,7 @@ class GymTeam(HostEnv):
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or 1000,
+            sides=read_sides(name, options.sides, self.codec.agents) if options.sides else (),
         )  # fmt: skip
         self.masked = (self.codec.masked or "action_mask" in info) and self.spec.maskable
 

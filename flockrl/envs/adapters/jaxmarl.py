@@ -8,6 +8,7 @@ among the observations is the global state, and `get_avail_actions` says which a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,9 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.spec import stem
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation, PyTree, Space
 from flockrl.envs.adapters.layouts import kind
 from flockrl.envs.adapters.options import load, time_limit
+from flockrl.envs.adapters.sides import STEPS, infer_sides, read_sides
+from flockrl.envs.api import reset_batch, step_batch
+from flockrl.nets.actions import ActionCode
 
 WORLD = "world_state"
 
@@ -32,11 +37,38 @@ def make(name: str, settings: Mapping[str, Any]) -> JaxMARL:
     if name not in known:
         raise UsageError(f"There is no environment jaxmarl/{name}.{nearest(name, known)}")
     given = dict(settings)
+    sides = given.pop("sides", None)
     limit = given.pop("max_steps", None) if "SMAX" not in name and "MPE" not in name else None
     try:
-        return JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit)
+        env = JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit)
     except (TypeError, KeyError, ImportError) as error:
         raise UsageError(f"jaxmarl/{name} cannot be made with these settings: {error}.") from error
+    return _sided(env, sides)
+
+
+def _sided(env: JaxMARL, text: str | None) -> JaxMARL:
+    """The environment with the sides that the user says, or else those that names and rewards tell."""
+    agents = env.spec.agents
+    if text is None:
+        if len(set(map(stem, agents))) == 1:
+            return env
+        text = infer_sides(env.spec.name, agents, _random_rewards(env))
+    env.spec = dataclasses.replace(env.spec, sides=read_sides(env.spec.name, text, agents), groups=())
+    return env
+
+
+def _random_rewards(env: JaxMARL) -> np.ndarray:
+    """[S, N] what agents earn in random play."""
+    code = ActionCode(env.spec)
+
+    def step(carry: Any, key: Array) -> tuple[Any, Array]:
+        act_key, env_key = jax.random.split(key)
+        action = code.decode(code.random(act_key, 1, carry[1].avail))
+        result = step_batch(env, env_key, carry[0], carry[1], action)
+        return (result.state, result.observation), result.reward[0]
+
+    keys = jax.random.split(jax.random.key(0), STEPS)
+    return np.asarray(jax.jit(lambda: jax.lax.scan(step, reset_batch(env, keys[0], 1), keys)[1])())
 
 
 def _named(name: str, settings: dict[str, Any]) -> dict[str, Any]:

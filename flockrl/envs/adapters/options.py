@@ -28,6 +28,10 @@ class Options:
     """Steps after which an episode is truncated; by default the environment's own limit, or 1,000."""
     team_reward: bool = False
     """Give every agent the sum of all rewards."""
+    sides: str | None = None
+    """Who plays together, as in adversary+lead/agent; `together`, or `stems`; by default by names and rewards."""
+    reward_after_death: bool = False
+    """Give agents that died the mean reward of the living of their side, until the last of it is dead."""
     grey: bool = False
     """Pictures without their colours."""
     resize: int | None = None
@@ -35,8 +39,16 @@ class Options:
     stack: int = 1
     """Pictures that are seen at once, the newest and those before it."""
 
-    def reward(self, reward: np.ndarray) -> np.ndarray:
-        return np.full_like(reward, reward.sum()) if self.team_reward else reward
+    def reward(self, reward: np.ndarray, alive: np.ndarray | None = None, sides: tuple[str, ...] = ()) -> np.ndarray:
+        """What agents are paid [N]. alive: [N] who acted; sides: of each agent."""
+        reward = np.full_like(reward, reward.sum()) if self.team_reward else reward
+        if not self.reward_after_death or alive is None or alive.all():
+            return reward
+        names, paid = np.array(sides), reward.copy()
+        for i in np.flatnonzero(~alive):
+            mates = alive & (names == names[i])
+            paid[i] = reward[mates].mean() if mates.any() else 0.0
+        return paid
 
 
 PLAIN = Options()
@@ -49,7 +61,9 @@ def split(name: str, settings: Mapping[str, Any]) -> tuple[Options, dict[str, An
     for key, value in settings.items():
         if key in least and not (type(value) is int and value >= least[key]):
             raise UsageError(f"{name}: {key} must be a whole number of at least {least[key]}, not {value!r}.")
-        if key in ("team_reward", "grey") and not isinstance(value, bool):
+        if key == "sides" and not isinstance(value, str):
+            raise UsageError(f"{name}: write sides as in sides=adversary/agent, not {value!r}.")
+        if key in ("team_reward", "reward_after_death", "grey") and not isinstance(value, bool):
             raise UsageError(f"{name}: {key} must be true or false, not {value!r}.")
     ours = {key: value for key, value in settings.items() if key in own}
     return Options(**ours), {key: value for key, value in settings.items() if key not in own}

@@ -23,6 +23,7 @@ from flockrl.core.synonyms import closest
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.adapters.images import is_picture
 from flockrl.envs.adapters.options import Options, draw_quietly, load, time_limit
+from flockrl.envs.adapters.sides import read_sides
 from flockrl.envs.adapters.spaces import Codec
 from flockrl.envs.host.env import HostEnv, TeamStep, short_seed
 
@@ -106,6 +107,8 @@ class _Named(HostEnv):
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or self.default_steps,
+            sides=read_sides(name, options.sides, self.codec.agents) if options.sides else (),
+            reward_after_death=options.reward_after_death,
         )  # fmt: skip
         self.masked = self.codec.masked and self.spec.maskable
 
@@ -167,7 +170,7 @@ class ParallelTeam(_Named):
         return self._see(*self._reset(short_seed(seed)))
 
     def step(self, action: np.ndarray, seed: int) -> TeamStep:
-        living = [str(agent) for agent in self.env.agents]
+        living, acted = [str(agent) for agent in self.env.agents], self._alive()
         acts = self.codec.act(action, living)
         result = self._step({self.agents[agent]: act for agent, act in acts.items()})
         if not isinstance(result, tuple) or len(result) != 5:
@@ -179,7 +182,7 @@ class ParallelTeam(_Named):
         truncated = self.codec.numbers(truncations, bool, "truncation")
         seen = self._see(observations, infos, ~(terminated | truncated))
         reward = self.codec.numbers(rewards, np.float32, "reward")
-        return seen, self.options.reward(reward), terminated, truncated
+        return seen, self.options.reward(reward, acted, self.spec.sides), terminated, truncated
 
     def _see(self, observations: Mapping[str, Any], infos: Mapping[str, Any], going: Any = True) -> Observation:
         alive = self._alive()
@@ -206,7 +209,7 @@ class TurnTeam(_Named):
         return self._see(list(self.env.agents))
 
     def step(self, action: np.ndarray, seed: int) -> TeamStep:
-        mover, present = self.env.agent_selection, list(self.env.agents)
+        mover, present, acted = self.env.agent_selection, list(self.env.agents), self._alive()
         self.env.step(self.codec.act(action, [str(mover)])[str(mover)])
         rewards, ended, cut = (
             {str(a): part.get(a, 0) for a in present}
@@ -219,7 +222,7 @@ class TurnTeam(_Named):
         alive = self._alive() & ~(terminated | truncated)
         seen = seen._replace(alive=alive, avail=self._turn(seen.avail))
         reward = self.codec.numbers(rewards, np.float32, "reward")
-        return seen, self.options.reward(reward), terminated, truncated
+        return seen, self.options.reward(reward, acted, self.spec.sides), terminated, truncated
 
     def _see(self, agents: list[Any]) -> Observation:
         observations = {str(agent): self.env.observe(agent) for agent in agents}

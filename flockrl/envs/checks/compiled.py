@@ -76,6 +76,6 @@ def _interface(env: Any) -> Iterator[str]:
     spec = getattr(env, "spec", None)
     if not isinstance(spec, EnvSpec):
         yield f"the environment's spec must be an EnvSpec, not {type(spec).__name__}."
-    for method in ("reset", "step"):
+    for method in ("reset", "step", *(["counterfactual_reward"] if getattr(spec, "counterfactual", False) else [])):
         if not callable(getattr(env, method, None)):
             yield f"the environment has no method {method}."

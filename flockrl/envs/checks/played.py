@@ -13,7 +13,7 @@ from flockrl.core.actions import action_bounds
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree
 from flockrl.data.choices import choices
-from flockrl.envs.api import Env
+from flockrl.envs.api import Env, ends
 from flockrl.envs.checks.masks import unusable
 from flockrl.envs.checks.tracing import explain, plain
 
@@ -32,12 +32,13 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 
 class Record(NamedTuple):
     """Episodes as played, past their ends. seen: an Observation of arrays [T + 1, B, ...] from reset on;
-    the rest: [T, B, N]."""
+    done: [T, B]; the rest: [T, B, N]."""
 
     seen: Any
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    done: np.ndarray
 
 
 def play(env: Env, episodes: int, seed: int) -> tuple[Record, Record]:
@@ -47,8 +48,10 @@ def play(env: Env, episodes: int, seed: int) -> tuple[Record, Record]:
 
     def move(carry: tuple[PyTree, Observation], draw: tuple[Array, Array]) -> tuple[Any, Any]:
         key, noise = draw
-        state, then, reward, *flags = step(key, carry[0], _random_action(spec, carry[1], noise))
-        return (state, then), (then, reward, *(jnp.broadcast_to(flag, reward.shape) for flag in flags))
+        state, then, reward, terminated, truncated = step(key, carry[0], _random_action(spec, carry[1], noise))
+        done = ends(spec, carry[1].alive, terminated, truncated, then.alive)[2]
+        flags = (jnp.broadcast_to(flag, reward.shape) for flag in (terminated, truncated))
+        return (state, then), (then, reward, *flags, done)
 
     def episode(key: Array, keys: Array, noise: Array) -> Record:
         state, first = reset(key)
@@ -96,9 +99,8 @@ def numbers(spec: EnvSpec, record: Record, again: Record) -> Iterator[str]:
     if alive is None:
         alive = np.ones((len(record.reward) + 1, *record.reward.shape[1:]), bool)
     over = (record.terminated | record.truncated) & alive[:-1]
-    done = (over | ~alive[1:]).all(axis=-1)
-    ended = np.logical_or.accumulate(done, axis=0)
-    running = np.concatenate([np.ones_like(done[:1]), ~ended])
+    ended = np.logical_or.accumulate(record.done, axis=0)
+    running = np.concatenate([np.ones_like(ended[:1]), ~ended])
     """[T + 1, B]: whether the episode went on from there."""
     seen = np.concatenate([running[:1], running[:-1]])
     """[T + 1, B]: whether the observation belongs to the episode, its last one included."""
@@ -110,7 +112,7 @@ def numbers(spec: EnvSpec, record: Record, again: Record) -> Iterator[str]:
     yield from _bounds(spec, record.seen.obs, seen[..., None] & alive)
     # An agent that was cut off is still asked what it would have done next; one that terminated is not.
     acts = seen[..., None] & alive
-    acts[1:] &= ~(record.terminated & alive[:-1])
+    acts[1:] &= ~(record.terminated & alive[:-1]) | spec.respawn
     if record.seen.avail is not None:
         yield from _legal(spec, record.seen.avail, acts)
     yield from _lives(spec, record, alive, over, running)
@@ -167,10 +169,10 @@ def _legal(spec: EnvSpec, avail: np.ndarray, acts: np.ndarray) -> Iterator[str]:
 
 
 def _lives(spec: EnvSpec, record: Record, alive: np.ndarray, over: np.ndarray, running: np.ndarray) -> Iterator[str]:
-    """An agent whose life ends says so once, by terminated or truncated, and is dead from then on."""
-    going = running[1:, :, None]
-    if not alive[0].any(axis=-1).all():
-        yield "no agent is alive after reset."
+    """An agent whose life ends says so once, by terminated or truncated, and stays dead unless it respawns."""
+    going = running[1:, :, None] & (not spec.respawn)
+    if not alive[0].any(axis=-1).all() and not spec.respawn:
+        yield "no agent is alive after reset; where agents come later, spec.respawn must be true."
     gone = np.logical_or.accumulate(over, axis=0)
     if at := _first(gone & alive[1:] & going):
         t, _, i = at

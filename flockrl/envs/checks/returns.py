@@ -76,6 +76,13 @@ def _observation(method: str, spec: EnvSpec, seen: Observation) -> Iterator[str]
         yield from _array(method, "avail", seen.avail, jnp.bool_, (n, spec.action_size))
     if seen.alive is not None:
         yield from _array(method, "alive", seen.alive, jnp.bool_, (n,))
+    elif spec.respawn:
+        yield f"{method} leaves out alive, but spec.respawn says that agents die and come back."
+    if seen.neighbours is not None:
+        yield from _array(method, "neighbours", seen.neighbours, jnp.bool_, (n, n))
+    if (seen.neighbours is not None) != spec.neighbours:
+        does = "leaves out" if spec.neighbours else "gives"
+        yield f"{method} {does} neighbours, but spec.neighbours is {spec.neighbours}."
     if seen.state is not None and not spec.state_size:
         yield f"{method} gives a global state, but spec.state_size is 0."
     elif seen.state is not None:

@@ -7,16 +7,19 @@ the agents play the same matrix `rounds` times. The last round ends the game, so
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
+from flockrl.envs.api import Renaming
 
 ROUNDS = 25
 
@@ -85,6 +88,16 @@ class MatrixGame:
         from flockrl.envs.games.render import matrix_frames
 
         return matrix_frames(self.payoff, states, size)
+
+    def symmetries(self, key: Array) -> Renaming:
+        """A random renaming of the actions of each class that can be exchanged."""
+        classes = interchangeable(self.payoff)
+        order = jnp.argsort(classes + jax.random.uniform(key, classes.shape))  # by class, in a random order within each
+        names = jnp.zeros(len(classes), jnp.int32).at[np.argsort(classes, kind="stable")].set(order.astype(jnp.int32))
+        if not self.history:
+            return Renaming(jnp.zeros(1, jnp.int32), names)
+        blocks = [1 + int(start) + names for start in np.arange(len(self.counts)) * len(classes)]
+        return Renaming(jnp.concatenate([jnp.zeros(1, jnp.int32), *blocks]), names)
 
     def _observe(self, state: Play) -> Observation:
         """[N, O]: all agents see the same."""
@@ -164,6 +177,21 @@ def payoff_tensor(payoff: Any, name: str, common: bool | None = None) -> np.ndar
     return np.repeat(tensor[..., None], tensor.ndim, axis=-1)
 
 
+def interchangeable(payoff: np.ndarray) -> np.ndarray:
+    """[A] the class of each action in payoffs [A1, ..., AN, N]: two actions are of one class if nothing changes when
+    all players exchange them. Where players have unlike numbers of actions, each is a class of its own."""
+    counts = payoff.shape[:-1]
+    classes = np.arange(max(counts))
+    if len(set(counts)) != 1:
+        return classes
+    for a, b in itertools.combinations(range(counts[0]), 2):
+        order = np.arange(counts[0])
+        order[[a, b]] = b, a
+        if np.array_equal(payoff[np.ix_(*[order] * len(counts))], payoff):
+            classes[classes == classes[b]] = classes[a]
+    return classes
+
+
 def climbing(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
     """Climbing (Claus and Boutilier 1998), two agents with a common payoff: the best joint action (0, 0) pays 11, but
     if only one agent plays 0, both may lose 30. Learners therefore often end at (1, 1) with 7 or (2, 2) with 5."""
@@ -196,16 +224,45 @@ def matching_pennies(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
     return MatrixGame([[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]], rounds, history, "games/matching_pennies")
 
 
-def chicken(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
-    """Swerve (0) or go straight (1): both swerve 0, both straight -10, straight against swerve 1 and -1.
-    Equilibria: exactly one swerves, or both go straight with probability 0.1."""
-    return MatrixGame([[[0, 0], [-1, 1]], [[1, -1], [-10, -10]]], rounds, history, "games/chicken")
+def chicken(
+    rounds: int = ROUNDS,
+    history: bool = False,
+    both: float = 6.0,
+    win: float = 7.0,
+    lose: float = 2.0,
+    crash: float = 0.0,
+) -> MatrixGame:
+    """Swerve (0) or go straight (1), with the payoffs of Aumann (1974): both swerve 6, straight against swerve 7 and 2,
+    both straight 0. Equilibria: exactly one swerves, or both swerve with probability 2/3, which pays 14/3. With
+    a signal (correlated equilibrium) both can get 5.25."""
+    payoff = [[[both, both], [lose, win]], [[win, lose], [crash, crash]]]
+    return MatrixGame(payoff, rounds, history, "games/chicken")
 
 
 def battle_of_the_sexes(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
     """Both at 0 pays 3 and 2, both at 1 pays 2 and 3, different places pay 0. Equilibria: both at 0, both at 1, or
     each goes to its own favourite with probability 0.6."""
     return MatrixGame([[[3, 2], [0, 0]], [[0, 0], [2, 3]]], rounds, history, "games/battle_of_the_sexes")
+
+
+def rock_paper_scissors(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Rock (0), paper (1), scissors (2), zero-sum: winning pays 1. In the only equilibrium each is played with
+    probability 1/3; its value is 0."""
+    first = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+    return MatrixGame(np.stack([first, -first], -1), rounds, history, "games/rock_paper_scissors")
+
+
+def shapley(rounds: int = ROUNDS, history: bool = False) -> MatrixGame:
+    """Shapley's game (1964): agent_0 is paid 1 for choosing what the other chose, agent_1 for choosing the next one. In
+    the only equilibrium all three are played with probability 1/3; fictitious play cycles and does not find it."""
+    first = np.eye(3)
+    return MatrixGame(np.stack([first, np.roll(first, 1, 1)], -1), rounds, history, "games/shapley")
+
+
+def lever(rounds: int = 1, history: bool = False) -> MatrixGame:
+    """The lever game (Hu et al. 2020), two agents with a common payoff: of ten levers both must pull the same one; nine
+    pay 1 and the last pays 0.9. Partners who learned apart agree only on the last one."""
+    return MatrixGame(np.diag([1.0] * 9 + [0.9]), rounds, history, "games/lever", common=True)
 
 
 def two_step() -> TwoStepGame:
@@ -239,14 +296,10 @@ def read_payoff(path: Path) -> Any:
         raise UsageError(f"games/file: {str(path)!r} is not a {kind} file of plain numbers.") from error
 
 
-ENVIRONMENTS = {
-    "climbing": climbing,
-    "penalty": penalty,
-    "prisoners_dilemma": prisoners_dilemma,
-    "stag_hunt": stag_hunt,
-    "matching_pennies": matching_pennies,
-    "chicken": chicken,
-    "battle_of_the_sexes": battle_of_the_sexes,
-    "two_step": two_step,
-    "file": file,
-}
+MATRIX_GAMES = {
+    builder.__name__: builder
+    for builder in (
+        climbing, penalty, prisoners_dilemma, stag_hunt, matching_pennies, chicken, battle_of_the_sexes,
+        rock_paper_scissors, shapley, lever, two_step, file,
+    )
+}  # fmt: skip

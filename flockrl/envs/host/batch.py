@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from flockrl.core.errors import UsageError
+from flockrl.core.lives import return_ends, survivors
 from flockrl.core.types import Array, Observation, PyTree
 from flockrl.envs.api import StepResult
 from flockrl.envs.host.env import REPLAY, RESET, STEP, Form
@@ -104,8 +105,10 @@ class HostBatch:
     def result(self, which: Teams) -> StepResult:
         """What the last step of the teams `which` led to; of a slice as views, good until their next step."""
         slots, seen = self.slots, {name: getattr(self.seen, name)[which] for name in self.slots.fields}
-        flags = slots.reward[which], slots.terminated[which], slots.truncated[which], slots.done[which]
-        return StepResult((), Observation(**seen), slots.observation(which, final=True), *flags)  # type: ignore[arg-type]
+        final, terminated, truncated = slots.observation(which, True), slots.terminated[which], slots.truncated[which]
+        left = survivors(final.alive, truncated, slots.done[which])
+        ends = return_ends(self.spec, terminated, truncated, left, np)
+        return StepResult((), Observation(**seen), final, slots.reward[which], *ends, slots.done[which], left)  # type: ignore[arg-type]
 
     def _look(self, which: Teams) -> None:
         """What these teams see now is copied out of the slots, which the next step will write to."""

@@ -79,8 +79,13 @@ class Host:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         self.build = build
         self.first = build(False)
-        self.spec, self.codec = self.first.spec, self.first.codec
-        self.form = Form(self.spec, self.first.masked, self.first.mortal)
+        self.codec = self.first.codec
+        self.take(self.first.spec)
+
+    def take(self, spec: EnvSpec) -> None:
+        """Be known by this spec, which `build` must give to new teams as well."""
+        self.spec = self.first.spec = spec
+        self.form = Form(spec, self.first.masked, self.first.mortal)
 
     def __repr__(self) -> str:
         return f"Host({self.spec.name!r})"

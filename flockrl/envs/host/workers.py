@@ -23,28 +23,24 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from flockrl.core.errors import Notice, UsageError
-from flockrl.envs.host.env import Form, Host, HostEnv, Slots, discard, random_action, serve
+from flockrl.envs.host.env import Form, Host, HostEnv, Slots, discard, serve
 
 TIMEOUT = 60.0
 """Seconds without an answer after which a worker is taken for hung."""
 DIED = "Its worker process died in its step"
 LOST = "Its worker process was killed in another's step or between steps"
-CHEAP = 5e-4
-"""Seconds for one step of all environments below which handing them to processes does not pay."""
-MEASURED = 0.25
-"""Seconds that the measurement takes at most."""
 
 
 class Local:
     """Steps teams in this process. A team that raises is thrown away and built anew."""
 
     def __init__(self, host: Host, count: int):
-        self.slots, self.lost, self.restarts = Slots(host.form, count), set[int](), 0
+        self.slots, self.lost, self.restarts, self.workers = Slots(host.form, count), set[int](), 0, 0
         self._build, self._teams = host.build, dict[int, HostEnv]()
         self._failures: dict[int, str] = {}
 
@@ -85,7 +81,8 @@ class Workers:
         self._failed: dict[int, dict[int, str]] = {}
         self._shares = functools.lru_cache(256)(self._share)
         self._selector = selectors.DefaultSelector()
-        self._workers = [self._start(i) for i in range(max(owner) + 1)]
+        self.workers = max(owner) + 1
+        self._workers = [self._start(i) for i in range(self.workers)]
 
     def _start(self, worker: int) -> tuple[Any, Any]:
         ours, theirs = self._context.Pipe()
@@ -182,7 +179,26 @@ class Workers:
                 process.join()
 
 
-Executor = Local | Workers
+class Executor(Protocol):
+    """Whoever steps teams: `slots` holds what they are told and what they answer, `lost` the rows whose team is gone,
+    `restarts` how often one was replaced, `workers` the number of processes, 0 where this one steps."""
+
+    slots: Slots
+    lost: set[int]
+    restarts: int
+    workers: int
+
+    def send(self, rows: Sequence[int] | np.ndarray) -> int:
+        """Ask for the rows' commands. Returns a ticket."""
+
+    def receive(self, ticket: int) -> dict[int, str]:
+        """Wait for what was asked. Row -> what went wrong."""
+
+    def groups(self, count: int) -> list[slice]:
+        """Of a batch of `count` teams, those that are best stepped together."""
+
+    def close(self) -> None:
+        """Let go of the teams."""
 
 
 def groups(count: int, workers: int) -> list[slice]:
@@ -204,7 +220,7 @@ def _work(pipe: Any, memory: Any, form: Form, count: int, packed: bytes) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the pipe
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.simplefilter("ignore", Notice)  # the trainer has said it when it built the first team
-    slots, teams, build = Slots(form, count, memory), dict[int, HostEnv](), pickle.loads(packed)
+    slots, teams, build = Slots(form, count, memory), dict[int, HostEnv](), unpack(packed)
     with contextlib.suppress(EOFError, OSError):
         while True:
             message = pipe.recv_bytes()
@@ -265,20 +281,9 @@ def pack(build: Callable[[bool], HostEnv]) -> bytes:
         ) from error
 
 
-def measure(host: Host, seconds: float = MEASURED) -> float:
-    """Seconds that one step of one team takes, resets included, with random actions."""
-    team, rng = host.first, np.random.default_rng(0)
-    seen, steps, spent = team.reset(0), 0, 0.0
-    while steps < 3 or (steps < 1000 and spent < seconds):
-        action = random_action(host.form, seen, rng)
-        began = time.perf_counter()
-        seen, _, terminated, truncated = team.step(action, steps)
-        steps += 1
-        over = np.asarray(terminated) | np.asarray(truncated)
-        if (over | ~np.asarray(seen.alive) if seen.alive is not None else over).all():
-            seen = team.reset(steps)
-        spent += time.perf_counter() - began
-    return spent / steps
+def unpack(packed: bytes) -> Callable[[bool], HostEnv]:
+    """What `pack` packed, in a process that this one started."""
+    return pickle.loads(packed)
 
 
 def own_cores() -> list[int]:
@@ -286,41 +291,3 @@ def own_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def choose(host: Host, envs: int) -> tuple[int, str]:
-    """How many workers, and why: none when stepping all environments is quick, else one per core."""
-    cores = len(own_cores())
-    step = measure(host)
-    shown = f"a step takes {1e3 * step:.3g} ms" if step >= 1e-4 else f"a step takes {1e6 * step:.3g} µs"
-    if cores == 1 or envs == 1 or step * envs < CHEAP:
-        return 0, f"stepped in this process ({shown})"
-    count = min(cores, envs)
-    return count, f"stepped by {count} workers ({shown})"
-
-
-def open_executor(
-    host: Host, batches: Sequence[int], workers: int | None, timeout: float | None = None
-) -> tuple[Executor, str]:
-    """Whoever steps batches of so many teams, and a line about it. `workers` None lets a measurement choose.
-
-    The rows of every batch are spread over all workers.
-    """
-    note = ""
-    if workers is None:
-        workers, note = choose(host, max(batches))
-        if workers and not _travels(host):
-            workers, note = 0, "stepped in this process (the environment cannot be sent to others)"
-    if not workers:
-        return Local(host, sum(batches)), note or "stepped in this process"
-    workers = min(workers, max(batches))
-    owner = [worker for count in batches for worker in owners(count, workers)]
-    note = note or f"stepped by {workers} worker{'s' * (workers > 1)}"
-    return Workers(host, owner, TIMEOUT if timeout is None else timeout), note
-
-
-def _travels(host: Host) -> bool:
-    try:
-        return bool(pack(host.build))
-    except UsageError:
-        return False

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, layout
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, Color, ParticleEnv, Scenario, World
@@ -131,6 +132,11 @@ class CollectTreasure(Scenario):
 
         own, c = beside(agents, world.vel), self.c
         return [beside(own[:c], load, rest[:c], marks[:c]), beside(own[c:], rest[c:], marks[c:])]
+
+    def entities(self) -> list[Entities]:
+        rest, marks = ("agent", self.n - 1, 4 + 2 * self.d), ("treasure", self.m, 2 + self.d)
+        collector = layout(("own", 4 + self.d), rest, marks)
+        return [collector] * self.c + [layout(("own", 4), rest, marks)] * self.d
 
     def reward(self, world: World) -> Array:
         (collectors, deposits, treasures), loot = self._split(world), world.info

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
 from flockrl.envs.mpe.geometry import length
 from flockrl.envs.mpe.settings import at_least
+from flockrl.envs.mpe.walking import walk
 
 if TYPE_CHECKING:
     from flockrl.envs.api import Paths
@@ -92,6 +95,14 @@ class Scenario:
         """[N, O] or, where observation sizes differ, a list of such blocks, one for each run of agents of one size."""
         raise AssertionError("a scenario defines observe")
 
+    def entities(self) -> list[Entities]:
+        """How each agent's observation falls into entities; [] where the scenario does not say."""
+        return []
+
+    def goals(self, world: World) -> dict[str, Array]:
+        """Where all agents would go [N, 2] in a policy that comes with the scenario, by its name."""
+        return {}
+
     def reward(self, world: World) -> Array:
         """[N]"""
         raise AssertionError("a scenario defines reward")
@@ -128,7 +139,10 @@ class ParticleEnv:
             actions=tuple(self._action_space(body) for body in scenario.agents),
             max_steps=max_cycles,
             sides=scenario.sides,
+            entities=tuple(scenario.entities()),
         )
+        names = jax.eval_shape(lambda: scenario.goals(scenario.reset(jax.random.key(0))))
+        self.policies = {name: partial(self._go, name) for name in names}
 
     def _action_space(self, body: Body) -> Space:
         says = 0 if body.silent else self.scenario.dim_c
@@ -179,6 +193,10 @@ class ParticleEnv:
         walked = np.stack([np.asarray(world.pos)[: self.n] for world in states])
         pos, sizes = np.asarray(states[-1].pos), self.scenario.sizes
         return Paths(walked, sizes[: self.n], paint[: self.n], pos[marks], sizes[marks], paint[marks])
+
+    def _go(self, name: str, world: World, seen: Observation, key: Array) -> Array:
+        """A policy that knows where to go."""
+        return walk(world.pos[: self.n], world.vel, self.scenario.goals(world)[name], self.continuous, DT, DAMPING)
 
     def _observe(self, world: World) -> Observation:
         rows = self.scenario.observe(world)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, layout
 from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, RED, Body, Color, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, drop_self, length, nearest, pick, relative
@@ -41,6 +42,13 @@ class SimpleAdversary(Scenario):
         (rest,) = nearest(self.agent_neighbors, drop_self(relative(agents, agents)))
         goal = pick(landmarks, world.info) - agents
         return [beside(marks[:1], rest[:1]), beside(goal[1:], marks[1:], rest[1:])]
+
+    def entities(self) -> list[Entities]:
+        if self.agent_neighbors is not None or self.landmark_neighbors is not None:
+            return []  # the adversary stands among the neighbours, and zeros may fill them up
+        good, marks = self.n - 1, ("landmark", len(self.landmarks), 2)
+        hunter = layout(marks, ("agent", good, 2))
+        return [hunter] + [layout(("own", 2), marks, ("adversary", 1, 2), ("agent", good - 1, 2))] * good
 
     def reward(self, world: World) -> Array:
         away = length(world.pos[: self.n] - pick(world.pos[self.n :], world.info))

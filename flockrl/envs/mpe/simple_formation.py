@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, layout
 from flockrl.core.types import Array
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, relative
@@ -29,6 +30,9 @@ class Formation(Scenario):
         """[velocity, position, landmarks]"""
         agents = world.pos[: self.n]
         return beside(world.vel, agents, relative(world.pos[self.n :], agents))
+
+    def entities(self) -> list[Entities]:
+        return [layout(("own", 4), ("landmark", len(self.landmarks), 2))] * self.n
 
     def reward(self, world: World) -> Array:
         return jnp.broadcast_to(-jnp.minimum(self._misses(world), 2.0).mean(), (self.n,))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, layout
 from flockrl.core.types import Array
+from flockrl.envs.assignment import assign
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, drop_self, nearest, per_other, relative, touching
 from flockrl.envs.mpe.settings import at_least, neighbors, share
@@ -39,6 +41,18 @@ class SimpleSpread(Scenario):
         (marks,) = nearest(self.landmark_neighbors, relative(landmarks, agents))
         rest, words = nearest(self.agent_neighbors, drop_self(relative(agents, agents)), per_other(world.comm))
         return beside(world.vel, agents, marks, rest, words)
+
+    def entities(self) -> list[Entities]:
+        marks, rest = self.landmark_neighbors or self.n, self.agent_neighbors or self.n - 1
+        if marks > self.n or rest > self.n - 1:
+            return []  # zeros fill up what is not there, and do not say so
+        words = ("agent", rest, self.dim_c)
+        return [layout(("own", 4), ("landmark", marks, 2), ("agent", rest, 2), words)] * self.n
+
+    def goals(self, world: World) -> dict[str, Array]:
+        """hungarian: everyone goes to its landmark of the assignment with the shortest ways in all."""
+        agents, landmarks = world.pos[: self.n], world.pos[self.n :]
+        return {"hungarian": landmarks[assign(distance(agents, landmarks))[1]]}
 
     def reward(self, world: World) -> Array:
         agents, landmarks = world.pos[: self.n], world.pos[self.n :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, layout
 from flockrl.core.types import Array
 from flockrl.envs.mpe.core import GREEN, RED, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, drop_self, nearest, per_other, relative, stray, touching
@@ -52,6 +53,14 @@ class SimpleTag(Scenario):
         common = beside(world.vel, agents, marks, rest)
         seen_by_adversaries = jnp.broadcast_to(world.vel[a:], (a, self.n - a, 2))
         return [beside(common[:a], seen_by_adversaries), beside(common[a:], per_other(world.vel[a:]))]
+
+    def entities(self) -> list[Entities]:
+        if self.agent_neighbors is not None or self.landmark_neighbors is not None:
+            return []  # neighbours of both sides stand in one list, by distance
+        a, g, marks = self.a, self.n - self.a, ("landmark", len(self.landmarks), 2)
+        hunter = layout(("own", 4), marks, ("adversary", a - 1, 2), ("agent", g, 2), ("agent", g, 2))
+        prey = layout(("own", 4), marks, ("adversary", a, 2), ("agent", g - 1, 2), ("agent", g - 1, 2))
+        return [hunter] * a + [prey] * g
 
     def reward(self, world: World) -> Array:
         caught = self._caught(world)

@@ -1,0 +1,105 @@
+"""Predator and prey as in IC3Net (Singh et al. 2019): predators who see little look for prey that does not move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
+from flockrl.envs.comm.window import OUTSIDE, look, offsets, window_size
+from flockrl.envs.settings import one_of
+
+SIZES = {5: (3, 0, 20), 10: (5, 1, 40), 20: (10, 1, 80)}
+"""Size of the grid -> predators, how far they see, steps of an episode."""
+MODES = ("mixed", "cooperative", "competitive")
+MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1], [0, 0]], np.int32)
+"""Rows and columns of the actions up, right, down, left, stay."""
+UP, RIGHT, DOWN, LEFT, STAY = range(5)
+
+
+class Hunt(NamedTuple):
+    """t: steps so far; predators: [N, 2] row and column; prey: [2]; reached: [N] who is on the prey; steps: how many
+    it took until all were."""
+
+    t: Array
+    predators: Array
+    prey: Array
+    reached: Array
+    steps: Array
+
+
+class PredatorPrey:
+    """Predators on a grid with one prey that stays where it is; all begin on cells of their own.
+
+    Predators may share cells, walls stop them, and one that has reached the prey stays there. Each step costs a
+    predator 0.05 until it is on the prey. There it gets 0 (`mixed`), 0.05 k (`cooperative`) or 0.05 / k
+    (`competitive`), where k predators are on the prey. In `mixed` the episode terminates when all are; it is truncated
+    after 20, 40 or 80 steps (grids of 5, 10 or 20). Predators see a square of 1 cell (grid of 5) or 9 cells: the
+    one-hot of each cell's number, whether it is outside, how many prey and how many predators are there. `compact`
+    leaves out the numbers of all cells but the own one, from which they follow.
+    """
+
+    def __init__(self, size: int = 5, mode: str = "mixed", compact: bool = False):
+        one_of("comm/predator_prey", SIZES, size=size)
+        one_of("comm/predator_prey", MODES, mode=mode)
+        self.size, self.mode, self.compact = size, mode, compact
+        self.n, self.vision, self.steps = SIZES[size]
+        numbers = window_size(size * size, self.vision, 2, compact)
+        self.spec = EnvSpec(
+            name="comm/predator_prey",
+            agents=tuple(f"predator_{i}" for i in range(self.n)),
+            observations=(Box((numbers,), 0.0, float(self.n)),) * self.n,
+            actions=(Discrete(5),) * self.n,
+            max_steps=self.steps,
+        )
+        self.policies = {"stay": self._stay, "full_information": self._full_information}
+
+    def reset(self, key: Array) -> tuple[Hunt, Observation]:
+        chosen = jax.lax.top_k(jax.random.uniform(key, (self.size**2,)), self.n + 1)[1]
+        places = jnp.stack([chosen // self.size, chosen % self.size], -1)
+        state = Hunt(jnp.int32(0), places[:-1], places[-1], jnp.zeros(self.n, bool), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(self, key: Array, state: Hunt, action: Array) -> tuple[Hunt, Observation, Array, Array, Array]:
+        move = (jax.nn.one_hot(action, 5, dtype=jnp.int32)[:, :, None] * MOVES).sum(1)
+        moved = jnp.clip(state.predators + move, 0, self.size - 1)
+        predators = jnp.where(state.reached[:, None], state.predators, moved)
+        reached = (predators == state.prey).all(-1)
+        k = reached.sum()
+        paid = 0.05 * {"mixed": 0 * k, "cooperative": k, "competitive": 1 / jnp.maximum(k, 1)}[self.mode]
+        t = state.t + 1
+        state = Hunt(t, predators, state.prey, reached, jnp.where(state.reached.all(), state.steps, t))
+        over = reached.all() & (self.mode == "mixed")
+        return state, self._observe(state), jnp.where(reached, paid, -0.05), over, (t >= self.steps) & ~over
+
+    def measures(self, state: Hunt) -> dict[str, Array]:
+        return {"success": state.reached.all(), "steps": state.steps}
+
+    def render(self, states: Sequence[Hunt], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: the grid, what predators see of it, and who has arrived."""
+        from flockrl.envs.comm.render import hunt_frames
+
+        return hunt_frames(states, self.size, self.vision, size)
+
+    def _observe(self, state: Hunt) -> Observation:
+        around = state.predators[:, None] + offsets(self.vision)  # [N, K, 2]
+        inside = ((around >= 0) & (around < self.size)).all(-1)
+        window = jnp.where(inside, around[..., 0] * self.size + around[..., 1], OUTSIDE)
+        own = state.predators[:, 0] * self.size + state.predators[:, 1]
+        prey = window == state.prey[0] * self.size + state.prey[1]
+        predators = (window[..., None] == own).sum(-1)
+        return Observation(look(self.size**2, window, (prey, predators), self.compact))
+
+    def _stay(self, state: Hunt, seen: Observation, key: Array) -> Array:
+        """Nobody moves."""
+        return jnp.full(self.n, STAY)
+
+    def _full_information(self, state: Hunt, seen: Observation, key: Array) -> Array:
+        """Everyone knows where the prey is and takes a shortest way: nobody can be faster."""
+        down, right = (state.prey - state.predators).T
+        across = jnp.where(right > 0, RIGHT, jnp.where(right < 0, LEFT, STAY))
+        return jnp.where(down > 0, DOWN, jnp.where(down < 0, UP, across))

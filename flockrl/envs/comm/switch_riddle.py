@@ -1,0 +1,123 @@
+"""The switch riddle (Foerster et al. 2016): prisoners, a room, and one bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
+from flockrl.envs.settings import whole
+
+NOBODY = -1
+
+
+class Prison(NamedTuple):
+    """t: days over; room: who is in today; before: who was in yesterday, or nobody; been: [N] who was in on earlier
+    days; switch: the bit that yesterday's visitor left; last: [N] what each did yesterday; told: 0, or +1 or -1 once
+    somebody told, rightly or wrongly."""
+
+    t: Array
+    room: Array
+    before: Array
+    been: Array
+    switch: Array
+    last: Array
+    told: Array
+
+
+class SwitchRiddle:
+    """n prisoners, 4n - 6 days. Each day one of them, drawn evenly and anew, is in the room with the switch.
+
+    Whoever is in the room may *tell*: the game ends, and everyone is paid 1 if all have been in the room by now, today
+    included, else -1. If nobody ever tells, everyone is paid 0.
+
+    With the bit, the actions are 0 and 1 (leave the switch like that) and 2 (tell, after which the switch does not
+    matter any more), and today's visitor observes what yesterday's left; the first one finds 0. Without (`bit=false`)
+    they are 0 (nothing) and 1 (tell), and messages have to do: today's visitor perceives yesterday's, and nobody else
+    perceives anybody (`Observation.neighbours`). Who is outside can only do 0. An agent observes [whether it is in the
+    room, with the bit: the switch or 0 outside, the one-hot of its last action, the one-hot of its own number].
+
+    `best` is what telling at the right moment earns, exactly: 540/729 for three, 818520/1048576 for four.
+    """
+
+    def __init__(self, n: int = 3, bit: bool = True):
+        whole("comm/switch_riddle", 3, 20, n=n)
+        self.n, self.bit, self.days, self.actions = n, bit, 4 * n - 6, 2 + bit
+        self.best = sum((-1) ** k * comb(n, k) * (n - k) ** self.days for k in range(n)) / n**self.days
+        self.spec = EnvSpec(
+            name="comm/switch_riddle",
+            agents=tuple(f"prisoner_{i}" for i in range(n)),
+            observations=(Box((1 + bit + self.actions + n,), 0.0, 1.0),) * n,
+            actions=(Discrete(self.actions),) * n,
+            max_steps=self.days,
+            neighbours=not bit,
+        )
+        self.policies = {"tell_last_day": self._tell_last_day, "oracle": self._oracle}
+        if bit and n == 3:
+            self.policies["one_bit"] = self._one_bit
+
+    def reset(self, key: Array) -> tuple[Prison, Observation]:
+        none, zero = jnp.zeros(self.n, bool), jnp.int32(0)
+        state = Prison(zero, self._draw(key), jnp.int32(NOBODY), none, zero, jnp.zeros(self.n, jnp.int32), zero)
+        return state, self._observe(state)
+
+    def step(self, key: Array, state: Prison, action: Array) -> tuple[Prison, Observation, Array, Array, Array]:
+        inside = self._inside(state)
+        action = jnp.where(inside, action, 0).astype(jnp.int32)
+        done = action.sum()  # by the one in the room
+        tells, been = done == self.actions - 1, state.been | inside
+        told = jnp.where(tells, jnp.where(been.all(), 1, -1), 0)
+        switch = jnp.where(tells, state.switch, done)
+        state = Prison(state.t + 1, self._draw(key), state.room, been, switch, action, told)
+        over = tells | (state.t >= self.days)
+        reward = jnp.broadcast_to(told.astype(jnp.float32), self.n)
+        return state, self._observe(state), reward, over, jnp.bool_(False)
+
+    def measures(self, state: Prison) -> dict[str, Array]:
+        return {"success": state.told == 1, "told": state.told != 0}
+
+    def render(self, states: Sequence[Prison], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode: who is in the room, who has been, and the switch."""
+        from flockrl.envs.comm.render import riddle_frames
+
+        return riddle_frames(states, self.days, self.bit, size)
+
+    def _draw(self, key: Array) -> Array:
+        return jax.random.randint(key, (), 0, self.n)
+
+    def _inside(self, state: Prison) -> Array:
+        return state.room == np.arange(self.n)
+
+    def _observe(self, state: Prison) -> Observation:
+        inside, each = self._inside(state), np.arange(self.n)
+        parts = [inside[:, None], (inside & (state.switch > 0))[:, None]] if self.bit else [inside[:, None]]
+        parts += [state.last[:, None] == np.arange(self.actions), jnp.asarray(np.eye(self.n, dtype=bool))]
+        obs = jnp.concatenate(parts, -1).astype(jnp.float32)
+        avail = inside[:, None] | (np.arange(self.actions) == 0)
+        heard = None if self.bit else inside[:, None] & (state.before == each)
+        return Observation(obs, avail=avail, neighbours=heard)
+
+    # Policies: the actions of those outside do not matter.
+
+    def _tell(self, when: Array) -> Array:
+        return jnp.full(self.n, jnp.where(when, self.actions - 1, 0))
+
+    def _tell_last_day(self, state: Prison, seen: Observation, key: Array) -> Array:
+        """Tell on the last day, whoever has been in."""
+        return self._tell(state.t == self.days - 1)
+
+    def _oracle(self, state: Prison, seen: Observation, key: Array) -> Array:
+        """Tell as soon as everybody has been in: the best that anybody can do."""
+        return self._tell((state.been | self._inside(state)).all())
+
+    def _one_bit(self, state: Prison, seen: Observation, key: Array) -> Array:
+        """For three: the switch says that two have been in, so that whoever is new and finds it on tells. Each needs to
+        know only the day, the switch, and whether it has been in: the oracle's return with one bit."""
+        new = ~state.been
+        second = new & (state.t > 0) | (state.switch > 0)
+        return jnp.where(new & (state.switch > 0), 2, second.astype(jnp.int32))

@@ -1,0 +1,153 @@
+"""Drones that cover an area: as near as possible to wherever something may happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Array, Observation
+from flockrl.envs.fleet.control import steer
+from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, distance, fly, neighbours, senses, take_off
+from flockrl.envs.settings import between, whole
+
+CELLS = 16
+"""The area is a grid of so many by so many points."""
+WIDTH, FLOOR = 120.0, 0.1
+"""Standard deviation (m) of a hotspot, and the share of the density that is even."""
+POINTS = (np.stack(np.meshgrid(*[np.arange(CELLS)] * 2, indexing="ij"), -1).reshape(-1, 2) + 0.5) * (SIDE / CELLS)
+POINTS = POINTS.astype(np.float32)
+LANE = 40.0
+"""Seconds that a sweeping drone takes from one edge to the other."""
+
+
+class Patrol(NamedTuple):
+    """t: steps so far; air: the drones; spots: [H, 2] hotspots; weight: [H] their shares; density: [P] of the points,
+    sum 1; cost: the sum over steps of the mean squared distance (km²)."""
+
+    t: Array
+    air: Air
+    spots: Array
+    weight: Array
+    density: Array
+    cost: Array
+
+
+class Coverage:
+    """`drones` fly over a square kilometre so that the nearest of them is near wherever something may happen.
+
+    Where that is, is a density: a tenth of it even, the rest around `hotspots`, which are drawn in each episode with
+    their weights. Everybody is paid -10 times the mean over the density of the squared distance (km²) to the nearest
+    drone that flies, and 0.1 less for each near miss (under 20 m) and each step in a no-fly zone of its own. Drones
+    begin anywhere. A step is 2 s; truncated after `steps`. wind: m/s; battery: seconds of hover (full thrust takes
+    twice as much); zones: no-fly zones of 100 m; radio: m within which drones hear each other; sensing: m within which
+    they see hotspots.
+
+    Thrust is continuous ([x, y], at most 1 long) or, with `continuous_actions=false`, one of stay, left, right, down,
+    up. A drone whose battery is empty is down, and dead. Observed are `flight.senses` and, for each hotspot, [way (km),
+    weight, whether it is seen].
+    """
+
+    def __init__(
+        self,
+        drones: int = 5,
+        hotspots: int = 3,
+        wind: float = 0.0,
+        battery: float = 600.0,
+        zones: int = 0,
+        radio: float = 2000.0,
+        sensing: float = 2000.0,
+        steps: int = 100,
+        continuous_actions: bool = True,
+    ):
+        self.flight = Flight("fleet/coverage", drones, wind, battery, zones, radio, steps, continuous_actions)
+        whole(self.flight.name, 0, 20, hotspots=hotspots)
+        between(self.flight.name, 0, 1e6, sensing=sensing)
+        self.hotspots, self.sensing = hotspots, sensing
+        self.spec = self.flight.spec(4 * hotspots)
+        self.policies = {
+            "lloyd": self._lloyd, "lloyd_radio": self._lloyd_radio, "sweep": self._sweep, "stay": self._stay,
+        }  # fmt: skip
+
+    def reset(self, key: Array) -> tuple[Patrol, Observation]:
+        air_key, spot_key, weight_key = jax.random.split(key, 3)
+        spots = SIDE * (0.1 + 0.8 * jax.random.uniform(spot_key, (self.hotspots, 2)))
+        weight = 0.5 + jax.random.uniform(weight_key, (self.hotspots,))
+        weight = weight / weight.sum()
+        density = even = jnp.full(len(POINTS), 1 / len(POINTS))
+        if self.hotspots:
+            bumps = jnp.exp(-((POINTS[:, None] - spots) ** 2).sum(-1) / (2 * WIDTH**2))
+            density = FLOOR * even + (1 - FLOOR) * (bumps / bumps.sum(0) * weight).sum(1)
+        state = Patrol(jnp.int32(0), take_off(self.flight, air_key), spots, weight, density, jnp.float32(0))
+        return state, self._observe(state)
+
+    def step(self, key: Array, state: Patrol, action: Array) -> tuple[Patrol, Observation, Array, Array, Array]:
+        before = state.air.alive
+        air, penalty = fly(self.flight, key, state.air, action)
+        cost = self.cost(air, state.density)
+        state = state._replace(t=state.t + 1, air=air, cost=state.cost + cost)
+        cut = state.t >= self.flight.steps
+        return state, self._observe(state), -10 * cost - penalty, before & ~air.alive & ~cut, cut
+
+    def cost(self, air: Air, density: Array) -> Array:
+        """The mean squared distance (km²) to the nearest drone that flies; 2, the diagonal's square, if none does."""
+        squared = ((POINTS[:, None] - air.pos) ** 2).sum(-1) / SIDE**2
+        return (jnp.where(air.alive, squared, 2.0).min(1) * density).sum()
+
+    def measures(self, state: Patrol) -> dict[str, Array]:
+        """distance: root mean square distance (m) to the nearest drone over the episode; near_misses: pairs times
+        steps; inside: drones times steps in no-fly zones; down: drones with an empty battery."""
+        air = state.air
+        return {
+            "distance": SIDE * jnp.sqrt(state.cost / jnp.maximum(state.t, 1)), "near_misses": air.near,
+            "inside": air.inside, "down": (~air.alive).sum(),
+        }  # fmt: skip
+
+    def render(self, states: Sequence[Patrol], size: int = 400) -> list[np.ndarray]:
+        """Frames [size, size, 3] uint8 of one episode."""
+        from flockrl.envs.fleet.render import coverage_frames
+
+        return coverage_frames(states, self.flight.radio, self.flight.battery, size)
+
+    def _observe(self, state: Patrol) -> Observation:
+        air, n = state.air, self.flight.drones
+        way = state.spots - air.pos[:, None]
+        seen = (distance(way, jnp.zeros(2)) <= self.sensing)[..., None]
+        weight = jnp.broadcast_to(state.weight[:, None], (n, self.hotspots, 1))
+        spots = jnp.concatenate([jnp.where(seen, way / SIDE, 0.0), jnp.where(seen, weight, 0.0), seen], -1)
+        obs = jnp.concatenate([senses(self.flight, air), spots.reshape(n, -1)], -1)
+        obs = jnp.where(air.alive[:, None], obs, 0.0)
+        return Observation(obs, alive=air.alive, neighbours=neighbours(self.flight, air))
+
+    def _centroids(self, state: Patrol, heard: Array) -> Array:
+        """[N, 2] the centre of mass of each drone's Voronoi cell among those it hears [N, N]; its place if that is
+        empty."""
+        squared = ((POINTS[:, None] - state.air.pos) ** 2).sum(-1)  # [P, N]
+        rivals = jnp.where(heard, squared[:, None], jnp.inf)  # [P, N, N]
+        mine = (squared <= rivals.min(-1)) * state.density[:, None]
+        mass = mine.sum(0)[:, None]
+        return jnp.where(mass > 1e-6, (mine.T @ POINTS) / jnp.maximum(mass, 1e-6), state.air.pos)
+
+    def _lloyd(self, state: Patrol, seen: Observation, key: Array) -> Array:
+        """Lloyd's rule (Cortés et al. 2004) by drones that know the density and all others: fly to the centre of mass
+        of one's own Voronoi cell."""
+        others = state.air.alive & ~np.eye(self.flight.drones, dtype=bool)
+        return steer(self.flight, state.air, self._centroids(state, others))
+
+    def _lloyd_radio(self, state: Patrol, seen: Observation, key: Array) -> Array:
+        """Lloyd's rule where each knows only of the drones that it hears."""
+        return steer(self.flight, state.air, self._centroids(state, neighbours(self.flight, state.air)))
+
+    def _sweep(self, state: Patrol, seen: Observation, key: Array) -> Array:
+        """Boustrophedon: each drone goes up and down over its own strip."""
+        n, time = self.flight.drones, state.t * DT / LANE
+        up = 1 - jnp.abs(time % 2 - 1)
+        x = (np.arange(n) + 0.25 + 0.5 * (jnp.floor(time / 2) % 2)) / n
+        return steer(self.flight, state.air, SIDE * jnp.stack([x, jnp.full(n, 0.05 + 0.9 * up)], -1))
+
+    def _stay(self, state: Patrol, seen: Observation, key: Array) -> Array:
+        """Everybody stays where it is."""
+        return steer(self.flight, state.air, state.air.pos, avoid=False)

@@ -1,0 +1,107 @@
+"""Tic-tac-toe and connect four: two players place stones in turn, and see the whole board."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.core.types import Array
+from flockrl.envs.games.rules import Rules, seats, versus
+
+
+class BoardState(NamedTuple):
+    """board: [H, W] 0 empty, 1 and 2 the players' stones; winner: 1, 2, or 0 while nobody has won."""
+
+    board: Array
+    winner: Array
+
+
+class Board(Rules):
+    """What both games share: stones in turn, and the first line of `line` stones wins 1 from the other; a full board
+    is a draw. Each player sees which seat it has, its own stones and the other's."""
+
+    height: int
+    width: int
+    line: int
+    recall = False
+
+    def start(self) -> BoardState:
+        return BoardState(jnp.zeros((self.height, self.width), jnp.int32), jnp.int32(0))
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return 2 + 2 * self.height * self.width
+
+    @property
+    def longest(self) -> int:  # type: ignore[override]
+        return self.height * self.width
+
+    def over(self, state: BoardState) -> Array:
+        return (state.winner > 0) | (state.board > 0).all()
+
+    def _player(self, state: BoardState) -> Array:
+        return (state.board > 0).sum() % 2
+
+    def movers(self, state: BoardState) -> Array:
+        return ~self.over(state) & (self._player(state) == np.arange(2))
+
+    def _put(self, state: BoardState, action: Array) -> Array:
+        """[H, W] bool: where the stone of `action` lies."""
+        raise NotImplementedError
+
+    def move(self, state: BoardState, action: Array) -> tuple[BoardState, Array]:
+        player = self._player(state)
+        board = jnp.where(self._put(state, action[player]), player + 1, state.board)
+        won = lines(board == player + 1, self.line)
+        after = BoardState(board, jnp.where(won, player + 1, 0).astype(jnp.int32))
+        return after, versus(jnp.where(won, jnp.where(player == 0, 1.0, -1.0), 0.0))
+
+    def see(self, state: BoardState) -> Array:
+        first, second = ((state.board == stone).astype(jnp.float32).reshape(-1) for stone in (1, 2))
+        stones = jnp.stack([jnp.concatenate([first, second]), jnp.concatenate([second, first])])
+        return jnp.concatenate([seats(), stones], 1)
+
+
+def lines(own: Array, length: int) -> Array:
+    """Whether stones [H, W] bool hold a line of that length: across, down or diagonal."""
+    height, width = own.shape
+    found = jnp.bool_(False)
+    for dy, dx in ((0, 1), (1, 0), (1, 1), (1, -1)):
+        rows, columns = height - dy * (length - 1), width - abs(dx) * (length - 1)
+        left = (length - 1) if dx < 0 else 0
+        together = jnp.ones((rows, columns), bool)
+        for k in range(length):
+            y, x = k * dy, left + k * dx
+            together &= own[y : y + rows, x : x + columns]
+        found |= together.any()
+    return found
+
+
+class TicTacToe(Board):
+    """Tic-tac-toe: action i puts a stone on square i, counted row by row. Perfect play is a draw."""
+
+    name = "games/tic_tac_toe"
+    height, width, line, choices = 3, 3, 3, 9
+
+    def legal(self, state: BoardState) -> Array:
+        return jnp.broadcast_to(state.board.reshape(-1) == 0, (2, 9))
+
+    def _put(self, state: BoardState, action: Array) -> Array:
+        return (jnp.arange(9) == action).reshape(3, 3)
+
+
+class ConnectFour(Board):
+    """Connect four on six rows and seven columns: action i drops a stone into column i. The player who begins wins with
+    perfect play."""
+
+    name = "games/connect_four"
+    height, width, line, choices = 6, 7, 4, 7
+
+    def legal(self, state: BoardState) -> Array:
+        return jnp.broadcast_to(state.board[0] == 0, (2, 7))
+
+    def _put(self, state: BoardState, action: Array) -> Array:
+        row = (state.board == 0).sum(0) - 1  # row 0 is the top
+        return (np.arange(6)[:, None] == row) & (np.arange(7) == action)
