@@ -44,6 +44,7 @@ def decode(batch: pa.RecordBatch, spec: EnvSpec) -> Experience:
     fields["alive"][s, agent] = True
     for name in ("reward", "terminated", "truncated"):
         fields[name][s, agent] = column[name].to_numpy(zero_copy_only=False)
+    _gaps(k, step, s, (fields["terminated"] | fields["truncated"])[s, agent], spec.respawn)
     _finite("reward", column["reward"].to_numpy())
     _lives(fields, s, agent)
     if column["logp"].null_count < rows:
@@ -105,7 +106,7 @@ def _heads(column: dict[str, Any]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _order(k: np.ndarray, step: np.ndarray, place: np.ndarray) -> None:
-    """Rows are ordered, and no step is missing within a trajectory. place: [R] the step's and agent's number."""
+    """Rows are ordered. place: [R] the step's and agent's number."""
     if (step < 0).any():
         raise BadData("The column 'step' has negative numbers.", _place(step < 0))
     same, ahead = np.diff(k) == 0, np.diff(step)
@@ -113,7 +114,15 @@ def _order(k: np.ndarray, step: np.ndarray, place: np.ndarray) -> None:
     if disorder.any():
         reason = "Rows must be ordered by trajectory, step and agent, each agent once at each step."
         raise BadData(reason, _place(disorder) + 1)
-    gap = same & (ahead > 1)
+
+
+def _gaps(k: np.ndarray, step: np.ndarray, s: np.ndarray, ended: np.ndarray, respawn: bool) -> None:
+    """No step is missing within a trajectory, except where agents respawn and nobody lived. s, ended: [R] the number of
+    each row's step, and whether its agent ended there."""
+    gap = (np.diff(k) == 0) & (np.diff(step) > 1)
+    if respawn:
+        left = np.bincount(s, ~ended)
+        gap &= left[s[:-1]] > 0
     if gap.any():
         i = _place(gap)
         raise BadData(

@@ -93,7 +93,7 @@ class Experience(NamedTuple):
         """[K, N] what each agent earned in each trajectory, in all."""
         if not self.trajectories:
             return np.zeros((0, self.reward.shape[1]), self.reward.dtype)
-        return np.add.reduceat(self.reward * self.alive, self.starts, axis=0)
+        return np.add.reduceat(self.reward, self.starts, axis=0)
 
     def pick(self, which: np.ndarray | Sequence[int]) -> Experience:
         """The trajectories [k] at these places, in this order."""

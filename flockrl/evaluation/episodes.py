@@ -50,8 +50,7 @@ def record(
     states, rows, lengths = [state], [], np.zeros(count, int)
     for t in range(min(env.spec.max_steps, limit or env.spec.max_steps)):
         now, action, memory = step(states[-1], seen, memory, jax.random.fold_in(key, t))
-        reward = now.reward if seen.alive is None else np.where(seen.alive, now.reward, 0.0)
-        rows.append((seen.obs, action, reward))
+        rows.append((seen.obs, action, now.reward))
         states.append(now.state)
         seen = now.final
         lengths += going

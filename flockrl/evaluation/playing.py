@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,43 +11,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.devices import spread
 from flockrl.core.errors import notice, reason
-from flockrl.core.types import Actor, Algorithm, Array, EvalResult, PyTree
+from flockrl.core.types import Actor, Algorithm, Array, EvalResult, PyTree, choose
 from flockrl.envs.api import Env, advance_batch, reset_batch
 from flockrl.envs.host.batch import HostBatch, words
 from flockrl.envs.host.env import Host, HostEnv, words_seed
-from flockrl.envs.host.workers import open_executor
+from flockrl.envs.host.executor import open_executor
 from flockrl.evaluation.episodes import Episode, record
 from flockrl.rollouts.host import HostActor
 
-Evaluator = Callable[[PyTree, Array], tuple[Any, Any]]
+Evaluator = Callable[[PyTree, Array], tuple[Any, Any, Any]]
 HOST_ENVS = 16
 """Instances of a host environment that play evaluation episodes in parallel."""
 
 
 def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explore: bool = False) -> Evaluator:
-    """A pure function (params, key) -> (returns [episodes, N], lengths [episodes])."""
+    """A pure function (params, key) -> (returns [episodes, N], lengths [episodes], what the environment measures)."""
+    measures: Any = jax.vmap(getattr(env, "measures", lambda state: {}))
 
-    def evaluate(params: PyTree, key: Array) -> tuple[Array, Array]:
+    def evaluate(params: PyTree, key: Array) -> tuple[Array, Array, dict[str, Array]]:
         reset_key, key = jax.random.split(key)
-        state, observation = reset_batch(env, reset_key, episodes)
+        state, observation = spread(reset_batch(env, reset_key, episodes))
         zeros = jnp.zeros((episodes, env.spec.num_agents))
-        carry = (0, state, observation, algorithm.memory(episodes), zeros, jnp.zeros(episodes, jnp.int32))
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(measures, state))
+        lengths = jnp.zeros(episodes, jnp.int32)
+        carry = (0, state, observation, algorithm.memory(episodes), zeros, lengths, nothing)
 
         def unfinished(carry: tuple[Any, ...]) -> Array:
             return (carry[0] < env.spec.max_steps) & carry[-1].any()
 
         def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            t, state, seen, memory, returns, lengths, going = carry
+            t, state, seen, memory, returns, lengths, measured, going = carry
             act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
             action, memory, _ = algorithm.act(params, seen, memory, act_key, explore)
             now = advance_batch(env, env_key, state, seen, action)
-            counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
-            returns = returns + jnp.where(counted, now.reward, 0.0)
-            return t + 1, now.state, now.final, memory, returns, lengths + going, going & ~now.done
+            returns = returns + jnp.where(going[:, None], now.reward, 0.0)
+            measured = choose(going, measures(now.state), measured)
+            return t + 1, now.state, now.final, memory, returns, lengths + going, measured, going & ~now.done
 
         ended = jax.lax.while_loop(unfinished, step, (*carry, jnp.ones(episodes, bool)))
-        return ended[4], ended[5]
+        return ended[4], ended[5], ended[6]
 
     return evaluate
 
@@ -60,10 +64,10 @@ def make_player(
         return jax.jit(make_evaluator(algorithm, env, episodes, explore))
     host, actor, instances = env, HostActor(algorithm, explore), min(HOST_ENVS, episodes)
 
-    def play(params: PyTree, key: Array) -> tuple[np.ndarray, np.ndarray]:
+    def play(params: PyTree, key: Array) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         executor, _ = open_executor(host, [instances], workers)
         try:
-            return host_episodes(actor, params, HostBatch(executor, 0, instances), key, episodes)
+            return *host_episodes(actor, params, HostBatch(executor, 0, instances), key, episodes), {}
         finally:
             executor.close()
 
@@ -89,8 +93,7 @@ def host_episodes(
         act_key, draws = _chance(key, t, episodes)
         action, memory, _ = actor(params, seen, memory, first, mine < episodes, np.asarray(act_key))
         now = env.step(action, np.asarray(draws)[place], seeds[(mine + env.count) % episodes], going)
-        counted = going[:, None] if seen.alive is None else going[:, None] & seen.alive
-        returns[mine[going]] += np.where(counted, now.reward, 0.0)[going]
+        returns[mine[going]] += now.reward[going]
         lengths[mine[going]] += 1
         first, seen = now.done & going, now.observation
         if env.was_cut.any():  # after an error of the environment, its episode is played again from the beginning
@@ -107,10 +110,11 @@ def _chance(key: Array, t: int, episodes: int) -> tuple[Array, Array]:
     return jax.random.key_data(act_key), words(jax.random.split(env_key, episodes))
 
 
-def summarize(returns: Array, lengths: Array) -> EvalResult:
+def summarize(returns: Any, lengths: Any, measures: Mapping[str, Any] | None = None) -> EvalResult:
     scores = np.asarray(returns)
     means = scores.mean(axis=1)
-    return EvalResult(float(means.mean()), float(means.std()), len(means), scores, np.asarray(lengths))
+    figures = {name: np.asarray(values, np.float32) for name, values in (measures or {}).items()}
+    return EvalResult(float(means.mean()), float(means.std()), len(means), scores, np.asarray(lengths), figures)
 
 
 def record_episode(algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False) -> Episode:
@@ -128,17 +132,16 @@ def _record_host(algorithm: Algorithm, env: Host, params: PyTree, key: Array, ex
     seen = instance.reset(words_seed(np.asarray(words(key))))
     try:
         for t in range(env.spec.max_steps):
-            frames += _picture(instance) if len(frames) == t else []
+            frames += picture(instance) if len(frames) == t else []
             one = jax.tree.map(lambda x: np.asarray(x)[None], seen)
             act_key, draws = _chance(key, t, 1)
             action, memory, _ = actor(params, one, memory, first, np.ones(1, bool), np.asarray(act_key))
             act, before, first = env.form.clip(np.array(action[0])), seen, np.zeros(1, bool)
             seen, reward, terminated, truncated = instance.step(act, words_seed(np.asarray(draws)[0]))
-            earned = np.asarray(reward) if before.alive is None else np.where(before.alive, reward, 0.0)
-            rows.append((np.array(before.obs), act, earned))
+            rows.append((np.array(before.obs), act, np.asarray(reward)))
             over = np.asarray(terminated) | np.asarray(truncated)
             if (over if seen.alive is None else over | ~seen.alive).all():
-                frames += _picture(instance)
+                frames += picture(instance)
                 break
     finally:
         instance.close()
@@ -146,7 +149,7 @@ def _record_host(algorithm: Algorithm, env: Host, params: PyTree, key: Array, ex
     return Episode(drawn, *(np.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _picture(team: HostEnv) -> list[np.ndarray]:
+def picture(team: HostEnv) -> list[np.ndarray]:
     """What the team looks like, [H, W, 3] uint8, or nothing where it draws nothing of that form."""
     try:
         picture = np.asarray(team.render())

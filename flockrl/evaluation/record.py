@@ -18,7 +18,7 @@ from flockrl.data.experience import Experience, join
 from flockrl.data.files import Writer
 from flockrl.envs.host.batch import HostBatch, words
 from flockrl.envs.host.env import Host
-from flockrl.envs.host.workers import open_executor
+from flockrl.envs.host.executor import open_executor
 from flockrl.evaluation.playing import summarize
 from flockrl.rollouts.compiled import scan_rollout, start
 from flockrl.rollouts.host import HostActor, host_rollout, host_start
@@ -57,7 +57,9 @@ class Cutter:
             return None if x is None else np.asarray(x).swapaxes(0, 1).reshape(steps * envs, *x.shape[2:])
 
         reward: Any = flat(rollout.reward)
-        extras: dict[str, Any] = {name: flat(x) for name, x in rollout.extras.items()}
+        extras: dict[str, Any] = {
+            name: flat(x) for name, x in rollout.extras.items() if name not in ("channel", "messages")
+        }  # what became of messages belongs to these parameters alone
         logp = extras.pop("logp", np.full(reward.shape, np.nan, np.float32))
         ends = np.cumsum(length)
         step = np.arange(steps * envs) - np.repeat(ends - length - offset, length)
@@ -69,6 +71,10 @@ class Cutter:
             )
         }  # fmt: skip
         alive: Any = np.ones(reward.shape, bool) if rollout.alive is None else flat(rollout.alive)
+        if rollout.next_alive is not None:  # rows tell of lives; rollouts tell of returns, which may go on after them
+            left: Any = flat(rollout.next_alive)
+            fields["truncated"] = fields["truncated"] & alive
+            fields["terminated"] = alive & (fields["terminated"] | ~left) & ~fields["truncated"]
         names = [f"{self.name}-{b}-{e}" for b, e in zip(column, number, strict=True)]
         return Experience(
             id=np.array(names, object), env=np.full(len(names), self.env, object), episode=number,
@@ -149,7 +155,7 @@ def record_episodes(
                     writer.add(chosen)
                     returns += list(chosen.returns)
                     lengths += chosen.length.tolist()
-    return summarize(np.stack(returns), np.array(lengths))  # type: ignore[arg-type]
+    return summarize(np.stack(returns), np.array(lengths))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 
 from flockrl.core.types import Algorithm, Array, Observation, PyTree, Trajectory, choose
 from flockrl.envs.api import Env, reset_batch, step_batch
+
+ASKS = 0xA5C
+"""What tells the keys of questions to the environment from those of acting."""
 
 
 class Actors(NamedTuple):
@@ -51,9 +55,12 @@ def scan_rollout(
         (now, ended), (act_key, env_key) = carry, keys
         seen = now.observation
         action, memory, extras = algorithm.act(params, seen, now.memory, act_key, True)
+        if algorithm.asks is not None:
+            ask = partial(algorithm.asks, env)
+            asked = jax.vmap(ask)(now.env, action, jax.random.split(jax.random.fold_in(act_key, ASKS), len(action)))
+            extras = {**extras, **asked}
         result = step_batch(env, env_key, now.env, seen, action)
-        reward = result.reward if seen.alive is None else jnp.where(seen.alive, result.reward, 0.0)
-        returns, lengths = now.returns + reward, now.lengths + 1
+        returns, lengths = now.returns + result.reward, now.lengths + 1
         ended = Episodes(
             ended.number + result.done,
             ended.returns + jnp.where(result.done[:, None], returns, 0.0),
@@ -63,10 +70,10 @@ def scan_rollout(
         memory = choose(result.done, algorithm.memory(len(going)), memory)
         row = Trajectory(
             obs=seen.obs, avail=seen.avail, state=seen.state, alive=seen.alive,
-            action=action, reward=reward, terminated=result.terminated, truncated=result.truncated,
+            action=action, reward=result.reward, terminated=result.terminated, truncated=result.truncated,
             next_obs=result.final.obs, next_avail=result.final.avail, next_state=result.final.state,
             neighbours=seen.neighbours, next_neighbours=result.final.neighbours,
-            first=now.first, extras=extras,
+            next_alive=result.left, first=now.first, extras=extras,
         )  # fmt: skip
         after = Actors(result.state, result.observation, memory, result.done, returns * going[:, None], lengths * going)
         return (after, ended), row

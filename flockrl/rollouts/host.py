@@ -115,8 +115,7 @@ class _HostRollout:
         """Wait for the step and store its results."""
         self.env.finish(step)
         result = self.env.result(half)
-        alive = self.columns["alive"][t, half] if "alive" in self.columns else None
-        after = host_after(result, alive)
+        after = host_after(result)
         self._write(self.columns, t, half, after)
         self.returns[half] += after["reward"]
         self.lengths[half] += 1
@@ -147,10 +146,15 @@ class _HostRollout:
         return after, Trajectory(**columns), totals
 
 
-def host_after(result: StepResult, alive: np.ndarray | None) -> dict[str, np.ndarray]:
+def host_after(result: StepResult) -> dict[str, Any]:
     """The columns of a trajectory that follow from a step; the others are known before it: the fields of `Observation`,
-    action and first. alive: [B, N] which agents were alive before the step."""
-    reward: Any = result.reward if alive is None else np.where(alive, result.reward, np.float32(0))
-    after = {"reward": reward, "terminated": result.terminated, "truncated": result.truncated}
+    action and first."""
+    after: dict[str, Any] = {
+        "reward": result.reward,
+        "terminated": result.terminated,
+        "truncated": result.truncated,
+    }
+    if result.left is not None:
+        after["next_alive"] = result.left
     final = {name: getattr(result.final, name) for name in ("obs", "avail", "state", "neighbours")}
     return after | {f"next_{name}": x for name, x in final.items() if x is not None}

@@ -45,6 +45,13 @@ class Checkpoints:
 
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # errors are raised, so that nobody needs them twice
         self._ocp = ocp
+        self._alone: dict[str, Any] = {}
+        """Where several processes train together, the first one writes and each reads by itself; Orbax is told."""
+        if jax.process_count() > 1:
+            me = jax.process_index()
+            self._alone["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+                primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
+            )
         self.path = path
         self._writer: Any = None
 
@@ -53,6 +60,8 @@ class Checkpoints:
 
         best: the parameters of the best policy so far, kept beside the state.
         """
+        if jax.process_index():
+            return
         self.wait()
         args, parts = self._ocp.args, {"state": state} | ({} if best is None else {BEST: best})
         content: dict[str, Any] = {}
@@ -68,8 +77,7 @@ class Checkpoints:
             if self._writer is None:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._sweep()
-                handler = self._ocp.CompositeCheckpointHandler()
-                self._writer = self._ocp.AsyncCheckpointer(handler, timeout_secs=FOREVER)
+                self._writer = self._ocp.AsyncCheckpointer(self._handler(), timeout_secs=FOREVER, **self._alone)
             self._writer.save((self.path / str(step)).absolute(), args=content, force=True)
         except Exception as error:
             raise self._failed(error) from error
@@ -147,11 +155,16 @@ class Checkpoints:
         return {key: np.asarray(x) for key, x in self._open(step, **{part: content})[part].items()}
 
     def _open(self, step: int, **content: Any) -> Any:
-        reader = self._ocp.Checkpointer(self._ocp.CompositeCheckpointHandler())
+        reader = self._ocp.Checkpointer(self._handler(), **self._alone)
         try:
             return reader.restore((self.path / str(step)).absolute(), args=self._ocp.args.Composite(**content))
         finally:
             reader.close()
+
+    def _handler(self) -> Any:
+        if not self._alone:
+            return self._ocp.CompositeCheckpointHandler()
+        return self._ocp.CompositeCheckpointHandler(composite_options=self._ocp.CompositeOptions(**self._alone))
 
     def damaged(self, step: int) -> UsageError:
         return UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -11,12 +12,24 @@ from flockrl.core.errors import UsageError
 Platform = Literal["cpu", "gpu", "tpu"]
 
 
-def prepare(platform: Platform | None = None) -> None:
-    """Choose the platform before JAX computes anything, and keep compiled programs between starts."""
+def prepare(platform: Platform | None = None, devices: int | str | None = None) -> None:
+    """Choose the platform before JAX computes anything, and keep compiled programs between starts.
+
+    devices: how many there must be; a CPU is divided into so many.
+    """
+    if isinstance(devices, int) and devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
+        _divide_cpu(devices)
     if platform is not None:
         use_platform(platform)
     check_platform()
     cache_programs()
+
+
+def _divide_cpu(devices: int) -> None:
+    import jax
+
+    with contextlib.suppress(RuntimeError):  # JAX has begun to compute; whether there are enough is said later
+        jax.config.update("jax_num_cpu_devices", devices)
 
 
 def use_platform(platform: Platform) -> None:

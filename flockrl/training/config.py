@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -20,6 +20,7 @@ from flockrl.core.memory import parse_size
 from flockrl.core.rundir import CONFIG, read_json, write_json
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
+from flockrl.training.trackers import names as tracker_names
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,19 @@ class TrainOptions:
     """Processes that step environments which are not compiled, 0 for none; by default a short measurement chooses."""
     worker_timeout: float | None = None
     """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
+    ray: str | None = None
+    """Ray cluster whose actors are the workers: auto for the one at hand, or a local one, or its address HOST:PORT."""
+    devices: int | Literal["all"] = 1
+    """Devices to train on, which share out the environments and minibatches of a compiled environment."""
+    log: str = "tensorboard"
+    """Where metrics go besides metrics.jsonl: tensorboard, csv, wandb, mlflow, separated by commas, or none."""
     memory_limit: str | None = None
-    """Memory that reading recorded trajectories may take, such as 512MB; by default 1GB."""
+    """Memory that reading and shuffling recorded trajectories may take, such as 512MB; by default 1GB."""
+    curriculum: str | None = None
+    """Stages of the environment, as values of one of its settings: N=2,3,5 or N=2..5."""
+    curriculum_when: str | None = None
+    """When the next stage begins: at an evaluation, as eval_return:-12, or after steps in each, as steps:100000; by
+    default after equal parts of the run."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
@@ -54,8 +66,11 @@ class TrainOptions:
             raise UsageError(f"workers must be at least 0, not {self.workers}.")
         if self.worker_timeout is not None and self.worker_timeout <= 0:
             raise UsageError(f"worker_timeout must be more than 0 seconds, not {self.worker_timeout}.")
+        tracker_names(self.log)
         if self.memory_limit is not None:
             parse_size(self.memory_limit)
+        if self.devices != "all" and self.devices < 1:
+            raise UsageError(f"devices must be at least 1, or all, not {self.devices}.")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
 
@@ -139,7 +154,7 @@ class RunConfig:
 
 NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "record", "extended", "chosen", "versions")
 """What stands in `config.json` besides settings."""
-INDIFFERENT = ("workers", "worker_timeout", "init_from", "record", "extended", "versions")
+INDIFFERENT = ("log", "workers", "worker_timeout", "ray", "devices", "init_from", "record", "extended", "versions")
 """What may change between two parts of one run."""
 
 

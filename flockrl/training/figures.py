@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flockrl.algos.assembly import Sides
+from flockrl.core.errors import notice, reason
 from flockrl.core.types import EnvSpec
 from flockrl.rollouts.compiled import Episodes
+from flockrl.view.plots import draw_curve
 
 
 def parties(spec: EnvSpec, config: Any) -> dict[str, tuple[int, ...]]:
@@ -39,3 +42,11 @@ def per_side(sides: Mapping[str, tuple[int, ...]], what: str, per_agent: Any) ->
     """A figure of all agents [N] as the mean of each side."""
     names = side_names(sides, what)
     return {name: float(np.mean(np.asarray(per_agent)[list(agents)])) for name, agents in names.items()}
+
+
+def draw(runs: Sequence[Path], file: Path) -> None:
+    """Draw the curve. A run does not depend on it: one that cannot be drawn gets a warning."""
+    try:
+        draw_curve(runs, file)
+    except Exception as error:
+        notice(f"Cannot draw {file}: {reason(error)}.")

@@ -16,7 +16,8 @@ from flockrl.core.types import Array, PyTree, Trajectory, choose
 from flockrl.envs.api import StepResult
 from flockrl.envs.host.batch import HostBatch, blank_state, words
 from flockrl.envs.host.env import Host
-from flockrl.envs.host.workers import Executor, open_executor
+from flockrl.envs.host.executor import open_executor
+from flockrl.envs.host.workers import Executor
 from flockrl.evaluation.playing import HOST_ENVS, host_episodes
 from flockrl.rollouts.compiled import Actors, Episodes
 from flockrl.rollouts.host import HostActor, host_after, host_rollout, host_start
@@ -43,16 +44,19 @@ class HostProgram:
     def __init__(self, setting: Setting, env: Host):
         self.setting, self.host, self.algorithm = setting, env, setting.algorithm
         self.options = setting.options
-        if self.options.workers == 0 and self.options.worker_timeout is not None:
-            raise UsageError("worker_timeout is for workers, and workers is 0: leave one of them out.")
+        for name in ("worker_timeout", "ray"):
+            if self.options.workers == 0 and getattr(self.options, name) is not None:
+                raise UsageError(f"{name} is for workers, and workers is 0: leave one of them out.")
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         self.recording: Any = None
         self.chosen: dict[str, Any] = {}
-        self.actor, self.greedy = HostActor(self.algorithm), HostActor(self.algorithm, explore=False)
+        self.player = setting.algorithm.in_training
+        self.actor, self.greedy = HostActor(self.player), HostActor(self.algorithm, explore=False)
         self._executor: Executor | None = None
         self._batches: dict[int, HostBatch] = {}
         self._init: Any = compile_once(self.algorithm.init)
         self._params: Any = jax.jit(self.algorithm.params)
+        self._practice_params: Any = jax.jit(self.player.params)
         self._update: Any = jax.jit(self.algorithm.update, donate_argnums=0)
 
     # Environment instances
@@ -62,8 +66,9 @@ class HostProgram:
         self.close()
         self._tests = min(HOST_ENVS, self.options.eval_episodes)
         sizes = [self.options.envs] * len(seeds) + [self._tests]
-        self._executor, self.note = open_executor(self.host, sizes, self.options.workers, self.options.worker_timeout)
-        self.chosen = {"workers": len(getattr(self._executor, "pids", ()))}
+        how = self.options.workers, self.options.worker_timeout, self.options.ray
+        self._executor, self.note = open_executor(self.host, sizes, *how)
+        self.chosen = {"workers": self._executor.workers}
         starts = np.cumsum([0, *sizes[:-1]])
         self._batches = {
             seed: HostBatch(self._executor, int(at), self.options.envs)
@@ -87,7 +92,7 @@ class HostProgram:
     def _blank(self) -> Actors:
         """The structure of actors, with zeros."""
         envs = self.options.envs
-        return host_start(self.algorithm, self.host.form, blank_state(self.host.form, envs), self.host.form.blank(envs))
+        return host_start(self.player, self.host.form, blank_state(self.host.form, envs), self.host.form.blank(envs))
 
     def shape(self) -> TrainState:
         learner = jax.eval_shape(self.algorithm.init, jax.random.key(0))
@@ -97,11 +102,13 @@ class HostProgram:
     def _trajectory(self, params: PyTree) -> Trajectory:
         """The structure of a rollout."""
         blank = self._blank()
-        act: Any = partial(self.algorithm.act, explore=True)  # type: ignore[call-arg]
+        act: Any = partial(self.player.act, explore=True)  # type: ignore[call-arg]
         action, _, extras = jax.eval_shape(act, params, blank.observation, blank.memory, jax.random.key(0))
         flags = np.zeros(blank.returns.shape, bool)
-        result = StepResult((), blank.observation, blank.observation, blank.returns, flags, flags, flags[:, 0])  # type: ignore[arg-type]
-        columns: dict[str, Any] = {**blank.observation._asdict(), **host_after(result, blank.observation.alive)}  # type: ignore[arg-type]
+        ends = flags, flags, flags[:, 0], blank.observation.alive
+        result = StepResult((), blank.observation, blank.observation, blank.returns, *ends)  # type: ignore[arg-type]
+        seen = {name: x for name, x in blank.observation._asdict().items() if x is not None}
+        columns: dict[str, Any] = {**seen, **host_after(result)}
         row = Trajectory(**columns, action=action, first=blank.first, extras=extras)
         steps = self.algorithm.rollout_steps
         rows = jax.tree.map(lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), row)
@@ -112,7 +119,7 @@ class HostProgram:
         began = time.perf_counter()
         self.batch(seed)
         learner = self.shape().learner
-        params = jax.eval_shape(self.algorithm.params, learner)
+        params = jax.eval_shape(self.player.params, learner)
         key = jax.random.key(0)
         lowered = [self._init.lower(key), self._update.lower(learner, self._trajectory(params), key)]
         self._init, self._update = compile_all(lowered)
@@ -124,7 +131,7 @@ class HostProgram:
         learner_key, env_key = jax.random.split(seed_keys(seed)[0])
         env = self.batch(seed)
         seen = env.reset(np.asarray(words(jax.random.split(env_key, env.count))))
-        actors = host_start(self.algorithm, self.host.form, env.state(), seen)
+        actors = host_start(self.player, self.host.form, env.state(), seen)
         return TrainState(self._init(learner_key), actors, jnp.int32(0))
 
     def settle(self, state: TrainState, seed: int) -> TrainState:
@@ -138,7 +145,7 @@ class HostProgram:
         old = jax.tree.map(np.asarray, actors)
         fresh = env.restore(old.env, old.lengths, old.observation, seeds)
         self.fresh += int(fresh.sum())
-        memory = choose(fresh, jax.tree.map(np.asarray, self.algorithm.memory(env.count)), old.memory, np)
+        memory = choose(fresh, jax.tree.map(np.asarray, self.player.memory(env.count)), old.memory, np)
         returns, lengths = np.where(fresh[:, None], 0, old.returns), np.where(fresh, 0, old.lengths)
         seen = jax.tree.map(np.copy, env.seen)
         actors = Actors(env.state(), seen, memory, old.first | fresh, returns, lengths)  # type: ignore[arg-type]
@@ -150,7 +157,7 @@ class HostProgram:
         totals: Any = None
         for i in range(count):
             rollout_key, update_key = iteration_keys(key, int(iteration) + i)
-            params = self._params(learner)
+            params = self._practice_params(learner)
             actors, trajectory, episodes = host_rollout(self.actor, params, env, actors, rollout_key)
             if self.recording is not None:
                 self.recording.add(trajectory, int(iteration) + i)
@@ -165,7 +172,7 @@ class HostProgram:
         }  # fmt: skip
         return state, episodes, metrics
 
-    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, Any]:
+    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, ...]:
         self.batch(seed)
         key, episodes = evaluation_key(seed, step), self.options.eval_episodes
         return host_episodes(self.greedy, self._params(state.learner), self._test, key, episodes)

@@ -14,17 +14,16 @@ from flockrl.core.rundir import METRICS
 
 
 class Log:
-    """Writes a run's metrics: one JSON object per line, and TensorBoard events beside it."""
+    """Writes a run's metrics: one JSON object per line."""
 
-    def __init__(self, path: Path, resume_at: int | None = None, offset: int = 0):
-        """`resume_at` and `offset`: the step, and the size of the metrics file, at the checkpoint to continue from."""
+    def __init__(self, path: Path, offset: int = 0):
+        """offset: the size of the metrics file at the checkpoint to continue from."""
         self.path = path / METRICS
         try:
             self._cut(offset)
             self._file: IO[str] = self.path.open("a")
         except OSError as error:
             raise CannotWrite(f"Cannot write {self.path}: {error.strerror}.") from error
-        self._board = Board(path, resume_at)
 
     def _cut(self, offset: int) -> None:
         """Keep the whole lines among the first `offset` bytes, and say when there are fewer than there were."""
@@ -45,7 +44,6 @@ class Log:
             self._file.flush()
         except OSError as error:
             raise CannotWrite(f"Cannot write {self.path}: {error.strerror}.") from error
-        self._board.write(row)
 
     @property
     def offset(self) -> int:
@@ -57,13 +55,11 @@ class Log:
             self._file.close()
         except OSError as error:
             raise CannotWrite(f"Cannot write {self.path}: {error.strerror}.") from error
-        finally:
-            self._board.close()
 
 
 class Board:
     """TensorBoard events, written where they are given. A run does not depend on them: one that cannot be written gets
-    a warning, and no more are written."""
+    a warning, and no more are written. resume_at: the step of the checkpoint to continue from."""
 
     def __init__(self, path: Path, resume_at: int | None = None):
         self.path = path

@@ -90,6 +90,8 @@ def _schedules(config: Any) -> list[str]:
     found = []
     if getattr(config, "lr_schedule", "constant") != "constant":
         found.append(f"lr_schedule ({config.lr_schedule})")
+    if getattr(config, "self_play", "none") != "none" and config.pool_every is None:
+        found.append("pool_every")
     if hasattr(config, "explore_part"):
         found.append("the level of exploration")
     if getattr(config, "prioritized", False):

@@ -12,7 +12,8 @@ import jax
 
 from flockrl.core.callbacks import Callback, Moment
 from flockrl.core.code import trusting
-from flockrl.core.errors import CannotWrite, UsageError, notice, reason
+from flockrl.core.devices import agreed, whole
+from flockrl.core.errors import CannotWrite, UsageError
 from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
 from flockrl.core.types import PyTree
 from flockrl.envs.api import Env
@@ -22,13 +23,15 @@ from flockrl.evaluation.playing import summarize
 from flockrl.training.best import Best
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig, check_settings, write_choices
-from flockrl.training.figures import parties, per_side, row_of, side_names
+from flockrl.training.curriculum import Staged
+from flockrl.training.exploit import Exact
+from flockrl.training.figures import draw, parties, per_side, row_of, side_names
 from flockrl.training.interrupt import interrupts
 from flockrl.training.log import Log
 from flockrl.training.memory import ADVICE
 from flockrl.training.program import Program, TrainState
 from flockrl.training.run import Run
-from flockrl.view.plots import draw_curve
+from flockrl.training.trackers import make_trackers
 from flockrl.view.progress import Progress
 
 LOG_POINTS = 100
@@ -58,12 +61,12 @@ class Loop:
         quiet: bool,
         warm: Callable[[PyTree], tuple[PyTree, str]] | None = None,
     ):
-        self.program, self.runs, self.paths, self.env = program, list(runs), list(paths), env
+        self.program, self.runs, self.paths = program, list(runs), list(paths)
         self.seeds = [run.options.seed for run in runs]
         self.warm = warm
-        self.parties = parties(env.spec, runs[0].config)
-        self.recorded = runs[0].recorded
-        self.callbacks = list(callbacks)
+        self._enter(env)
+        self.trackers = make_trackers(runs[0].options.log)
+        self.callbacks: list[Callback] = [*self.trackers, *callbacks]
         if not quiet:
             self.callbacks.append(Progress(runs[0], program, len(runs)))
         total, options = program.setting.iterations, runs[0].options
@@ -73,6 +76,11 @@ class Loop:
         self.interrupted, self.saved = False, -1
         self.stop_reason: str | None = None
         self.began, self.train_seconds = time.perf_counter(), 0.0
+
+    def _enter(self, env: Env) -> None:
+        """Where the team plays from now on."""
+        self.env, self.parties = env, parties(env.spec, self.runs[0].config)
+        self.exact = Exact(env, self.runs[0].config)
 
     def _iterations(self, steps: int | None, parts: int) -> int:
         """Every how many iterations: as many steps, or about that part of the run, where a log point is due anyway."""
@@ -114,14 +122,17 @@ class Loop:
                     self._record(0, [{} for _ in self.paths], evaluate=True)
                 while iteration < self.program.setting.iterations and not self.interrupted and self.stop_reason is None:
                     iteration = self._stretch(iteration)
+                    self.interrupted = agreed(self.interrupted)
             self._finish(iteration)
         finally:
             for checkpoints in self.checkpoints:
                 checkpoints.close()
             for log in self.logs:
                 log.close()
+            for tracker in self.trackers:
+                tracker.close()
         with trusting(True):  # what the configs name was given to this process, or trusted when they were opened
-            runs = [Run(path, None if self.recorded else self.env) for path in self.paths]
+            runs = [Run(path, None if self.runs[0].recorded else self.env) for path in self.paths]
         return runs[0] if len(runs) == 1 else runs
 
     def _interrupt(self) -> None:
@@ -130,8 +141,7 @@ class Loop:
     def _restore(self) -> int:
         """Begin at the newest checkpoint that all seeds have, or at the start."""
         shared = set.intersection(*(set(c.steps()) for c in self.checkpoints))
-        self.best: list[Best] = []
-        """By seed."""
+        self.best: list[Best] = []  # by seed
         self.last: list[dict[str, Any]] = []
         if not shared:
             self.states = [self._begin(self.program.start_state(seed)) for seed in self.seeds]
@@ -164,7 +174,7 @@ class Loop:
         seconds, train_seconds, compile_seconds = (
             float(meta[name]) for name in ("seconds", "train_seconds", "compile_seconds")
         )
-        self._opened(Log(self.paths[i], step, meta["metrics_bytes"]), meta, best)
+        self._opened(Log(self.paths[i], meta["metrics_bytes"]), meta, best)
         if self.program.recording is not None:
             self.program.recording.begin(self.paths[i], meta.get("recording"))
         if i == len(self.paths) - 1:
@@ -202,6 +212,9 @@ class Loop:
         for row in rows:
             row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
         self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
+        if isinstance(self.program, Staged) and self.program.due(until * self.program.setting.iteration_steps, rows[0]):
+            self.states, self.best = [self.program.climb(self.states[0], self.seeds[0])], [Best(self.parties)]
+            self._enter(self.program.env)
         if until % self.checkpoint_every == 0 or until == total:
             self._save(until)
         return until
@@ -217,6 +230,7 @@ class Loop:
                 played = self.program.evaluate(self.states[i], self.seeds[i], step)
                 result = None if played is None else summarize(*played)
             if result is not None:
+                row |= {f"eval_{name}": float(values.mean()) for name, values in result.measures.items()}
                 row["eval_return"] = result.mean
                 row |= per_side(self.parties, "eval_return", result.per_agent)
                 self.best[i].note(row, step, self.program.setting.algorithm, self.states[i].learner)
@@ -225,6 +239,8 @@ class Loop:
                 row["eval_episodes"] = result.episodes
                 best = getattr(self.env, "best", None)
                 row |= team_metrics(result.per_agent, self.env.spec.groups, best)
+                algorithm = self.program.setting.algorithm
+                row |= self.exact.figures(algorithm, algorithm.params(self.states[i].learner))
             seconds = round(time.perf_counter() - self.began, 3)
             row = {"step": step, "seconds": seconds, **row}
             self.logs[i].write(row)
@@ -253,11 +269,9 @@ class Loop:
         checkpoints = Checkpoints(self.paths[i] / CHECKPOINTS)  # those of the loop may be closed by now
         steps = checkpoints.steps()
         checkpoints.close()
-        return (
-            f"the last good checkpoint is {checkpoints.path / str(steps[-1])}"
-            if steps
-            else "there was no checkpoint yet"
-        )
+        if not steps:
+            return "there was no checkpoint yet"
+        return f"the last good checkpoint is {checkpoints.path / str(steps[-1])}"
 
     def _save(self, iteration: int) -> None:
         step = iteration * self.program.setting.iteration_steps
@@ -272,8 +286,9 @@ class Loop:
                 "compile_seconds": self.program.compile_seconds,
                 "settings": self.runs[i].decisive(),
                 **recording,
+                **({"stage": self.program.stage} if isinstance(self.program, Staged) else {}),
             }
-            checkpoints.save(step, state, meta, self.best[i].policy)
+            checkpoints.save(step, whole(state), meta, self.best[i].policy)
         self.saved = iteration
         self._tell("on_checkpoint", iteration)
 
@@ -293,11 +308,11 @@ class Loop:
             self.program.recording.publish()
         for i, path in enumerate(self.paths):
             write_json(path / RESULT, self._result(i, step))
-            _draw([path], path / CURVE)
+            draw([path], path / CURVE)
         if self.program.recording is not None:
             self.program.recording.remove()
         if len(self.paths) > 1:
-            _draw(self.paths, self.base / CURVE)
+            draw(self.paths, self.base / CURVE)
         self._tell("on_end", iteration)
 
     def _newest_row(self) -> dict[str, Any]:
@@ -328,11 +343,3 @@ class Loop:
             for callback in self.callbacks:
                 getattr(callback, event)(moment)
             self.stop_reason = self.stop_reason or moment.stop_reason
-
-
-def _draw(runs: Sequence[Path], file: Path) -> None:
-    """Draw the curve. A run does not depend on it: one that cannot be drawn gets a warning."""
-    try:
-        draw_curve(runs, file)
-    except Exception as error:
-        notice(f"Cannot draw {file}: {reason(error)}.")

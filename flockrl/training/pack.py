@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
+from flockrl.core.lives import return_ends
 from flockrl.core.types import EnvSpec, PyTree, Trajectory
 from flockrl.data.experience import Experience, join
 
@@ -34,7 +35,7 @@ class Packer:
         self.parts: list[Experience] = []
 
     def add(self, data: Experience) -> None:
-        data = _usable(_plain(data))
+        data = _usable(_paid(self.spec, _plain(data)))
         if data.steps:
             self.parts.append(data)
 
@@ -109,6 +110,24 @@ def _plain(data: Experience) -> Experience:
     return data._replace(**{name: there(getattr(data, name)) for name in names})
 
 
+def _paid(spec: EnvSpec, data: Experience) -> Experience:
+    """With what dead agents earned, which recordings do not tell: what their side earned, where all of its living
+    agents earned the same throughout a trajectory."""
+    if not spec.reward_after_death or data.alive.all():
+        return data
+    reward, which = data.reward.copy(), np.repeat(np.arange(data.trajectories), data.length)
+    for side in dict.fromkeys(spec.sides):
+        own = np.flatnonzero(np.array(spec.sides) == side)
+        alive = data.alive[:, own]
+        most = np.where(alive, data.reward[:, own], -np.inf).max(1)
+        least = np.where(alive, data.reward[:, own], np.inf).min(1)
+        unlike = np.zeros(data.trajectories, bool)
+        np.logical_or.at(unlike, which, alive.any(1) & (most != least))
+        shared = (alive.any(1) & ~unlike[which])[:, None] & ~alive
+        reward[:, own] = np.where(shared, most[:, None], reward[:, own])
+    return data._replace(reward=reward)
+
+
 def _usable(data: Experience) -> Experience:
     """Without steps in which nobody lived, and without those whose successor nobody saw: they teach nothing. The
     trajectory is cut before them."""
@@ -154,6 +173,8 @@ def _rollout(spec: EnvSpec, data: Experience, index: np.ndarray, memory: PyTree,
 
     alive, terminated = grid(data.alive, False), grid(data.terminated, True)
     truncated = grid(data.truncated, False) | (ends.T[..., None] & alive & ~terminated)
+    left = alive & ~terminated
+    terminated, truncated = return_ends(spec, terminated, truncated, left, np)
     own = np.broadcast_to(spec.own_actions, (data.steps, *spec.own_actions.shape)) if spec.maskable else None
     named = {name: grid(np.nan_to_num(data.logp if name == "logp" else data.aux[name])) for name in extras}
     return Trajectory(
@@ -161,5 +182,5 @@ def _rollout(spec: EnvSpec, data: Experience, index: np.ndarray, memory: PyTree,
         truncated=truncated, next_obs=grid(data.next_obs), first=first.T, alive=alive,
         avail=grid(own if data.avail is None else data.avail, spec.own_actions),
         next_avail=grid(own if data.next_avail is None else data.next_avail, spec.own_actions),
-        state=grid(data.state), next_state=grid(data.next_state), memory=memory, extras=named,
+        state=grid(data.state), next_state=grid(data.next_state), next_alive=left, memory=memory, extras=named,
     )  # fmt: skip

@@ -78,8 +78,9 @@ class Program(Protocol):
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Any]]:
         """`count` iterations: the state after them, sums over ended episodes, means of metrics. Consumes `state`."""
 
-    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, Any] | None:
-        """Returns [episodes, N] and lengths [episodes] of the policy after `step` steps; None where nobody can play."""
+    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, ...] | None:
+        """What `summarize` takes of the policy after `step` steps: returns [episodes, N], lengths [episodes] and, where
+        there are any, the environment's own measures. None where nobody can play."""
 
 
 def make_setting(config: RunConfig, spec: EnvSpec, make: Callable[..., Algorithm]) -> Setting:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from flockrl.algos.assembly import facts, make_algorithm
+import jax
+
+from flockrl.algos.assembly import ACTS, facts, make_algorithm
+from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError, install
 from flockrl.core.memory import MEMORY, parse_size
 from flockrl.envs.host.env import Host
@@ -32,7 +35,8 @@ def make_source(name: Any, memory_limit: str | None = None) -> Any:
 
 def make_program(config: RunConfig, source: Any) -> Program:
     """The program for an environment, compiled or on the host, or for recorded trajectories."""
-    setting = make_setting(config, source.spec, partial(make_algorithm, config.algorithm, config=config.config))
+    build = partial(make_algorithm, config.algorithm, config=config.config, env=None if config.recorded else source)
+    setting = make_setting(config, source.spec, build)
     if config.recorded:
         return _on_files(config, source, setting)
     if facts(config.algorithm, config.config).recorded:
@@ -41,22 +45,32 @@ def make_program(config: RunConfig, source: Any) -> Program:
             "a file that `flockrl train ... --record FILE` or `flockrl eval RUN --record FILE` wrote."
         )
     if isinstance(source, Host):
+        _one_device(config)
         return HostProgram(setting, source)
-    for name in ("workers", "worker_timeout"):
+    for name in ("workers", "worker_timeout", "ray"):
         if getattr(config.options, name) is not None:
             raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
     return CompiledProgram(setting, source)
 
 
+def _one_device(config: RunConfig) -> None:
+    if config.options.devices != 1 or jax.process_count() > 1:
+        raise UsageError(f"Several devices are for compiled environments, and {config.env} is none: leave out devices.")
+
+
 def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
     from flockrl.training.recorded import RecordedProgram  # needs pyarrow
 
+    _one_device(config)
     about = facts(config.algorithm, config.config)
     if about.on_policy:
         raise UsageError(
-            f"{config.algorithm} learns from its own fresh experience, not from recorded trajectories: use bc, cql, or "
-            "a learner with a replay."
+            f"{config.algorithm} learns from its own fresh experience, not from recorded trajectories: use bc, cql, "
+            "implicit_q, td3_bc or a learner with a replay."
         )
+    if about.acts:
+        raise UsageError(ACTS)
+    refuse_practice(config.config, config.algorithm, "an environment, not recorded trajectories")
     steps = setting.algorithm.rollout_steps
     packer = partial(make_packer, source.spec, steps, config.options.envs, whole=about.memory)
     return RecordedProgram(setting, source, packer)

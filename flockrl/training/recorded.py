@@ -1,7 +1,8 @@
-"""A run on recorded trajectories: nothing is stepped, every update learns from the next stretch of the files."""
+"""A run on recorded trajectories: nothing is stepped, every update learns from the next of them, in a random order."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from flockrl.core.code import Untrusted, require_trust
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec, Trajectory
 from flockrl.data.files import Files
+from flockrl.data.shuffle import Shuffled
 from flockrl.envs.adapters.adapt import code_of
 from flockrl.envs.registry import make
 from flockrl.evaluation.playing import make_player
@@ -36,11 +38,12 @@ class Recorded:
 
     home: the environment that they were recorded in, for evaluation, or None where it cannot be made here.
     why: the reason why it cannot.
-    memory_limit: bytes that reading them may take.
+    memory_limit: bytes that reading and shuffling them may take.
     """
 
     def __init__(self, names: str, memory_limit: int):
-        self.files = Files(names.split(","), memory_limit)
+        self.files = Files(names.split(","), memory_limit // 2)
+        self.shuffled = Shuffled(self.files, memory_limit // 4)  # it needs twice its window at times
         self.spec: EnvSpec = self.files.spec
         self.home: Any = None
         self.why = "the environment of the recording is not known here"
@@ -57,8 +60,9 @@ class Recorded:
 
 
 class RecordedProgram:
-    """A `Program` on files. An iteration's data are a function of its number, so that a resumed run meets what an
-    uninterrupted one would have met. The files are read again and again until the steps are done.
+    """A `Program` on files. An iteration's data are a function of the seed and its number, so that a resumed run meets
+    what an uninterrupted one would have met. The files are read again and again until the steps are done, each time in
+    another order.
 
     packer: makes the `Packer` that turns recorded trajectories into rollouts.
     """
@@ -81,12 +85,12 @@ class RecordedProgram:
         else:
             self.note = f"no evaluation: {source.why}"
 
-    def rollouts(self) -> Iterator[Trajectory]:
-        """The recorded trajectories, over and over, in the form of rollouts."""
+    def rollouts(self, seed: int) -> Iterator[Trajectory]:
+        """The recorded trajectories, over and over in this seed's orders, in the form of rollouts."""
         packer, memory = self._packer(), self.algorithm.memory(self.setting.options.envs)
-        while True:
+        for number in itertools.count():
             found = 0
-            for data in self.recorded.files:
+            for data in self.recorded.shuffled.read(seed, number, self.setting.iteration_steps):
                 found += data.steps
                 packer.add(data)
                 while packer.ready:
@@ -109,7 +113,7 @@ class RecordedProgram:
     def compile(self, seed: int) -> None:
         began = time.perf_counter()
         learner, key = self.shape().learner, jax.random.key(0)
-        rollout = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(self.rollouts()))
+        rollout = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(self.rollouts(seed)))
         lowered = [self._init.lower(key), self._update.lower(learner, rollout, key)]
         self._init, self._update = compile_all(lowered)
         self.compile_seconds = time.perf_counter() - began
@@ -121,7 +125,7 @@ class RecordedProgram:
         """The seed's stream, where it stands at this iteration."""
         at, stream = self._streams.get(seed, (-1, iter(())))
         if at != iteration:
-            stream = self.rollouts()
+            stream = self.rollouts(seed)
             for _ in range(iteration):
                 next(stream)
         return stream
@@ -137,7 +141,7 @@ class RecordedProgram:
         none = Episodes(np.int32(0), np.zeros(self.recorded.spec.num_agents), np.int32(0))  # type: ignore[arg-type]
         return state, none, means(self.algorithm, state, sums or {}, count)
 
-    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, Any] | None:
+    def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, ...] | None:
         """Whole episodes in the environment of the recording, or None where it is not known."""
         if self._play is None:
             return None

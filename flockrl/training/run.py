@@ -11,23 +11,27 @@ from typing import Any
 
 import jax
 
-from flockrl.algos.assembly import Sides, make_players
+from flockrl.algos.assembly import Sides, make_algorithm, make_players
 from flockrl.algos.sides import Player
 from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError, install
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
+from flockrl.core.spec import stem
 from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.evaluation.episodes import Episode
 from flockrl.evaluation.playing import make_player, record_episode, summarize
+from flockrl.evaluation.talk import Listening
 from flockrl.policies.policy import Policy
+from flockrl.training.channels import listening, on_channel
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
 from flockrl.training.figures import parties
 from flockrl.training.program import Program, TrainState
 from flockrl.training.programs import make_program, make_source
+from flockrl.training.stages import curriculum_of, stage_of
 
 
 class Run:
@@ -67,7 +71,20 @@ class Run:
                 f"{self.path} was trained on an environment of your own ({self.config.env[7:]}): pass it as env=..."
             )
         with trusting(self._trust):
-            return make_source(self.config.env, self.config.options.memory_limit)
+            return make_source(self._home(), self.config.options.memory_limit)
+
+    def _home(self) -> str:
+        """The name of its environment: with a curriculum, that of the stage which the newest checkpoint is in."""
+        curriculum = curriculum_of(self.config.options)
+        return self.config.env if curriculum is None else curriculum.env(self.config.env, self.stage)
+
+    @functools.cached_property
+    def stage(self) -> int:
+        """The stage of its curriculum that the newest checkpoint is in; 0 where there is none."""
+        curriculum = curriculum_of(self.config.options)
+        with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
+            steps = checkpoints.steps() if curriculum is not None else []
+            return stage_of(curriculum, checkpoints.meta(steps[-1])) if steps and curriculum is not None else 0
 
     @property
     def algorithm(self) -> Algorithm:
@@ -151,20 +168,41 @@ class Run:
 
     def evaluate(
         self, episodes: int = 100, seed: int = 0, explore: bool = False, env: Any = None,
-        record: str | Path | None = None, best: bool = False,
+        record: str | Path | None = None, best: bool = False, channel: str | None = None, attacked: bool = False,
     ) -> EvalResult:  # fmt: skip
         """Play whole episodes with the newest parameters, or the `best`, greedily unless `explore`.
 
-        env: another environment with the same agents and spaces, such as the original of a compiled one.
+        env: another environment with the same agents and spaces, such as the original of a compiled one, or with
+        other numbers of agents where the networks do not depend on these (--net entities).
         record: a file (.arrow, .parquet or .csv) to write these episodes to, see docs/data.md.
+        channel: what happens to messages instead of what did in training, such as "loss=0.5", or "bits=0" for silence.
+        attacked: under the attack of the adversary that was trained beside it.
         """
         if episodes < 1:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
         place = self.env if env is None else self._other(env)
+        if record is not None and channel is not None:
+            raise UsageError("Episodes are recorded on the run's own channel: leave out record, or channel.")
         if record is not None:
             return self._record(Path(record), place, env, episodes, seed, explore, best)
-        play = make_player(self.algorithm, place, episodes, explore, self.config.options.workers)
+        if attacked:
+            if best or record is not None or channel is not None:
+                raise UsageError("An attack is evaluated with the newest policy: leave out best, record and channel.")
+            return self._attacked(place, episodes, seed, explore)
+        team = self._team(place) if channel is None else on_channel(self.config, place.spec, channel)
+        play = make_player(team, place, episodes, explore, self.config.options.workers)
         return summarize(*play(self.params(best), jax.random.key(seed)))
+
+    def _attacked(self, place: Any, episodes: int, seed: int, explore: bool) -> EvalResult:
+        if not getattr(self.config.config, "adversary", ""):
+            raise UsageError(f"{self.path} learned without an adversary: train it with --adversary to attack it.")
+        team = self.algorithm.in_training
+        play = make_player(team, place, episodes, explore, self.config.options.workers)
+        return summarize(*play(team.params(self.state().learner), jax.random.key(seed)))
+
+    def listening(self, seed: int = 0, best: bool = False) -> Listening:
+        """What the messages of this team tell and change, see docs/communication.md."""
+        return listening(self, seed, best)
 
     def _record(
         self, path: Path, place: Any, name: Any, episodes: int, seed: int, explore: bool, best: bool
@@ -178,7 +216,7 @@ class Run:
             called = self.source.files.about["env"]
         about = {"env": called, "algorithm": self.config.algorithm, "seed": seed, "explore": explore}
         return record_episodes(
-            path, self.algorithm, place, self.params(best), about, episodes, jax.random.key(seed), explore,
+            path, self._team(place), place, self.params(best), about, episodes, jax.random.key(seed), explore,
             workers=self.config.options.workers,
         )  # fmt: skip
 
@@ -188,11 +226,33 @@ class Run:
         mine, theirs = self.spec, other.spec
         for what in ("agents", "observations", "actions"):
             a, b = ([_size(x) for x in getattr(spec, what)] for spec in (mine, theirs))
-            if a != b:
+            if a != b and not self._fits(theirs):
                 raise UsageError(
-                    f"The team of {self.path} cannot play {theirs.name}: its {what} are {a}, and there they are {b}."
+                    f"The team of {self.path} cannot play {theirs.name}: its {what} are {a}, and there they are {b}. "
+                    "Networks that do not depend on these are trained with --net entities."
                 )
         return other
+
+    def _fits(self, theirs: EnvSpec) -> bool:
+        """Whether the policy's parameters are those that a team for another spec would have, with agents of the same
+        kinds."""
+        if list(dict.fromkeys(map(stem, theirs.agents))) != list(dict.fromkeys(map(stem, self.spec.agents))):
+            return False
+        try:
+            other = self._made_for(theirs)
+        except UsageError:  # such a team cannot be made
+            return False
+        mine, needed = (_policy_shape(team) for team in (self.algorithm, other))
+        return mine == needed
+
+    def _made_for(self, spec: EnvSpec) -> Algorithm:
+        config = self.config
+        return make_algorithm(config.algorithm, spec, config.config, envs=config.options.envs, updates=1)
+
+    def _team(self, place: Any) -> Algorithm:
+        """The algorithm as it acts in this environment, which may have other numbers of agents."""
+        same = place.spec.agents == self.spec.agents and place.spec.obs_size == self.spec.obs_size
+        return self.algorithm if same else self._made_for(place.spec)
 
     def policy(self, seed: int = 0, side: str | None = None, best: bool = False) -> Policy:
         """The trained team, to act anywhere; with `side`, the agents of that side alone.
@@ -230,6 +290,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"
+
+
+def _policy_shape(team: Algorithm) -> tuple[Any, ...]:
+    """Names, shapes and types of a policy's parameters."""
+    tree = jax.eval_shape(lambda: team.params(team.init(jax.random.key(0))))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return tuple((jax.tree_util.keystr(path), x.shape, x.dtype) for path, x in leaves)
 
 
 def _size(x: Any) -> Any:

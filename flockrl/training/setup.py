@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from flockrl.algos.assembly import Side, Sides, config_from_json
-from flockrl.algos.presets import family, make_config
+from flockrl.algos.presets import family, fitting, make_config
+from flockrl.algos.wrappers.practice import refuse_practice
+from flockrl.algos.wrappers.self_play import symmetric
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import Box, Discrete, EnvSpec, spec_from_json
 from flockrl.training.players import RANDOM, make_sides, split_sides
@@ -20,9 +23,17 @@ def configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], s
     """
     players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
     if not players:
-        return str(algorithm), make_config(str(algorithm), settings)
+        name = fitting(str(algorithm), spec)
+        return name, _together(make_config(name, settings), spec)
     sides = make_sides(players, settings, spec)
     return title(sides), sides
+
+
+def _together(config: Any, spec: EnvSpec) -> Any:
+    """In self-play, sides whose agents have equal spaces share parameters, as the agents of one kind do."""
+    if getattr(config, "self_play", "none") == "none" or config.share != "groups" or not symmetric(spec):
+        return config
+    return dataclasses.replace(config, share="all")
 
 
 def title(sides: Sides) -> str:
@@ -46,12 +57,13 @@ def configure_trainer(
         return title(hyperparams), hyperparams
     if not isinstance(hyperparams, Mapping):
         return str(algorithm), hyperparams
+    refuse_practice(SimpleNamespace(**hyperparams), str(algorithm), "rollouts of its own (`flockrl train`)")
     given: dict[str, Any] = {}
     if kernel is not None:
         given["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
     players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
     if not players:
-        name = str(algorithm)
+        name = fitting(str(algorithm), spec)
         return name, _sized(name, {**_steady(name), **given, **hyperparams}, buffer_size, envs)
     if buffer_size is not None:
         raise UsageError("Each side has a buffer of its own: set buffer_size or rollout_steps in its hyperparams.")

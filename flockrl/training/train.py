@@ -7,25 +7,27 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback
 from flockrl.core.code import trusting
 from flockrl.core.errors import UsageError, install
 from flockrl.core.lock import locked
-from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, write_json
+from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, noting_failure, write_json
 from flockrl.core.settings import build
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
 from flockrl.training.compilation import check_platform
 from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.curriculum import Staged
 from flockrl.training.longer import lengthen, write_longer
 from flockrl.training.loop import Loop
 from flockrl.training.memory import check_shapes
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
 from flockrl.training.setup import configure
+from flockrl.training.stages import curriculum_of
 from flockrl.training.warm import begin
 
 
@@ -72,7 +74,10 @@ def _train(
     check_platform()
     own = {field.name for field in dataclasses.fields(TrainOptions)}
     options = build(TrainOptions, {k: v for k, v in settings.items() if k in own}, "train")
-    environment = make_source(env, options.memory_limit)
+    curriculum = curriculum_of(options)
+    if curriculum is not None and (not isinstance(env, str) or env.startswith("data/") or record is not None):
+        raise UsageError("A curriculum needs a compiled environment by its name, and is not recorded.")
+    environment = make_source(env if curriculum is None else curriculum.env(env, 0), options.memory_limit)
     if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
     title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
@@ -85,9 +90,9 @@ def _train(
         RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source, file)
         for i in range(seeds)
     ]
-    program = make_program(runs[0], environment)
+    program = _program(runs[0], environment)
     check_shapes(program.setting, program.shape())
-    warm = partial(begin, runs[0], partly=init_partly) if runs[0].begins_elsewhere else None
+    warm = partial(begin, runs[0], partly=init_partly, spec=environment.spec) if runs[0].begins_elsewhere else None
     if warm is not None:
         warm(program.shape().learner)  # what does not fit is refused before anything is written
     with contextlib.ExitStack() as stack:
@@ -96,9 +101,26 @@ def _train(
         numbers = [run.options.seed for run in runs]
         paths = stack.enter_context(new_directories(out, _short(title, config, name), numbers))
         stack.enter_context(locked(paths))
+        stack.enter_context(noting_failure(paths))
         for path, run in zip(paths, runs, strict=True):
             write_json(path / CONFIG, run.to_json())
+        if curriculum is not None:  # each seed climbs at its own pace
+            each: list[Run] = []
+            for run, path in zip(runs, paths, strict=True):
+                stages = _program(run, environment) if each else program
+                each.append(Loop(stages, [run], [path], environment, callbacks, quiet, warm).run())
+            return each[0] if len(each) == 1 else each
         return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
+
+
+def _program(config: RunConfig, source: Any, stage: int = 0) -> Any:
+    """The program of a run, or of a seed with a curriculum."""
+    curriculum = curriculum_of(config.options)
+    if curriculum is None:
+        return make_program(config, source)
+    staged = Staged(config, curriculum, stage)
+    staged.check()
+    return staged
 
 
 def _short(title: str, config: Any, env: str) -> str:
@@ -128,6 +150,7 @@ def resume(
     env: Any = None,
     *,
     steps: int | None = None,
+    devices: int | Literal["all"] | None = None,
     quiet: bool = True,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
@@ -138,17 +161,31 @@ def resume(
 
     steps: train longer, to this many steps in all; finished runs go on, too. Where a schedule depends on the length of
     the run, a warning says so; without one, the result is that of a run which had these steps from the start.
+    devices: train on so many from here on; by default as many as before.
     """
     check_platform()
     paths = find_runs(path)
     runs = [Run(p, env, trust) for p in paths]
+    if steps is not None and runs[0].config.options.curriculum is not None:
+        raise UsageError("A curriculum belongs to the length that its run was given: train a new one with --init-from.")
+    if devices is not None:
+        for run in runs:
+            options = build(TrainOptions, {**vars(run.config.options), "devices": devices}, "resume")
+            run.config = dataclasses.replace(run.config, options=options)
     left = not all((p / RESULT).exists() for p in paths) if steps is None else lengthen(runs, steps)
     if not left:
         return runs[0] if len(runs) == 1 else runs
     for run in runs:
         if run.config.begins_elsewhere and not run.steps():
             raise UsageError(f"{run.path} was stopped before it saved what it begins with: train it again.")
-    with locked(paths), contextlib.ExitStack() as stack:
+    with locked(paths), noting_failure(paths), contextlib.ExitStack() as stack:
+        if runs[0].config.options.curriculum is not None:
+            for run in runs:
+                if not (run.path / RESULT).exists():
+                    program = _program(run.config, run.source, run.stage)
+                    Loop(program, [run.config], [run.path], run.source, callbacks, quiet).run()
+            again = [Run(p, None, trust) for p in paths]
+            return again[0] if len(again) == 1 else again
         program, configs = runs[0].program, [run.config for run in runs]
         check_shapes(program.setting, program.shape())
         if configs[0].record:

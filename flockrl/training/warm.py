@@ -7,31 +7,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.algos.assembly import Sides
+from flockrl.algos.wrappers.adversary import AttackState
+from flockrl.algos.wrappers.self_play import SelfPlayState
 from flockrl.core.errors import UsageError
-from flockrl.core.types import PyTree
+from flockrl.core.types import EnvSpec, PyTree
 from flockrl.training.config import RunConfig
 from flockrl.training.players import frozen_params
 from flockrl.training.run import Run
 
 NOT_LEARNED = re.compile(r"\b(optimiser|replay|iterations|updates|critic_memory)\b")
 """Parts of a learner's state that belong to its own history: a new run begins them anew."""
+PER_AGENT = re.compile(r"\b(value_moments|paid)\b")
+"""Parts that have one number for each agent, equal within a kind."""
 SHOWN = 3
 """Names that an error lists before it only counts the others."""
 
 
-def begin(config: RunConfig, learner: PyTree, partly: bool) -> tuple[PyTree, str]:
-    """A fresh learner's state with what it takes over from other runs, and a sentence about that (may be empty)."""
+def begin(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec | None = None) -> tuple[PyTree, str]:
+    """A fresh learner's state with what it takes over from other runs, and a sentence about that (may be empty).
+
+    spec: of the environment that it learns in, which may have other numbers of agents than theirs.
+    """
     note = ""
     if config.init_from:
-        learner, note = _init_from(config, learner, partly)
+        learner, note = _init_from(config, learner, partly, spec)
     if isinstance(learner, dict) and isinstance(config.config, Sides):
         learner = {**learner, **frozen_params(config.config)}
     return learner, note
 
 
-def _init_from(config: RunConfig, learner: PyTree, partly: bool) -> tuple[PyTree, str]:
+def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec | None) -> tuple[PyTree, str]:
     path, _, side = config.init_from.partition(":")
     run = Run(path)
     source = run.learner(lambda name: not NOT_LEARNED.search(name))
@@ -44,7 +52,28 @@ def _init_from(config: RunConfig, learner: PyTree, partly: bool) -> tuple[PyTree
             raise UsageError(f"This run has no side {side!r} that could begin with {config.init_from}.")
         taken, note = take_over(source, learner[side], config.init_from, partly)
         return {**learner, side: taken}, note
+    if isinstance(source, SelfPlayState | AttackState):
+        source = source.learner
+    if spec is not None and not side:
+        source = resized(source, run.spec, spec)
+    if isinstance(learner, SelfPlayState | AttackState):  # whom it practises with begins anew
+        taken, note = take_over(source, learner.learner, config.init_from, partly)
+        return learner._replace(learner=taken), note
     return take_over(source, learner, config.init_from, partly)
+
+
+def resized(source: PyTree, theirs: EnvSpec, mine: EnvSpec) -> PyTree:
+    """A learner's state as it would be with other numbers of agents: what is kept for each agent of a kind, and the
+    same for all of that kind, is given to those of the same kind here."""
+    if theirs.num_agents == mine.num_agents or not set(mine.groups) <= set(theirs.groups):
+        return source
+    places = np.array([theirs.groups.index(kind) for kind in mine.groups])
+
+    def fit(path: Any, leaf: Any) -> Any:
+        own = PER_AGENT.search(jax.tree_util.keystr(path)) and leaf is not None and leaf.shape == (theirs.num_agents,)
+        return leaf[places] if own else leaf
+
+    return jax.tree_util.tree_map_with_path(fit, source)
 
 
 def take_over(source: PyTree, learner: PyTree, name: str, partly: bool) -> tuple[PyTree, str]:

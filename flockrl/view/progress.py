@@ -55,10 +55,12 @@ class Progress(Callback):
         spec, note = self.program.setting.spec, self.program.setting.algorithm.note
         note = f"{note}{' each' * (self.seeds > 1)}; " if note else ""
         how = f" {self.program.note}" if self.program.note else ""
+        count = self.program.chosen.get("devices", 1)
+        where_to = f"{count} {jax.default_backend()} devices" if count > 1 else jax.default_backend()
         self.console.print(
             f"[bold]{self.run.algorithm}[/] on [bold]{self.run.env}[/]: {spec.num_agents} agent"
             f"{'s' * (spec.num_agents > 1)}, {self.run.options.envs} environments{how}{seeds}; {note}"
-            f"compiled for {jax.default_backend()} in {self.program.compile_seconds:.1f} s; "
+            f"compiled for {where_to} in {self.program.compile_seconds:.1f} s; "
             f"writing to [bold]{where}[/]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip

@@ -1,0 +1,136 @@
+"""One episode with what goes on inside of the team: what else it might have done, what it says, who listens to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.algos.wrappers.measured import distance
+from flockrl.comm.luck import Cut
+from flockrl.core.actions import clip_action
+from flockrl.core.types import Algorithm, Array, Observation, PyTree
+from flockrl.envs.api import Env, advance_batch, reset_batch
+from flockrl.envs.host.batch import words
+from flockrl.envs.host.env import Host, words_seed
+from flockrl.evaluation.episodes import Episode
+from flockrl.evaluation.playing import picture
+
+DRAWS = 256
+"""Draws of the policy from which the chances of its actions are counted."""
+
+
+class Inside(NamedTuple):
+    """A step from inside. seen: what the team saw, [1, N, ...]. draws: [DRAWS, N(, W)] what it does when it explores.
+    said: [N, C] messages before any channel, influence: [N, N] how far the policy of the agent of the row moves, as KL
+    or as a distance of actions, when it does not hear that of the column; both None where agents do not talk."""
+
+    seen: Observation
+    draws: np.ndarray
+    said: np.ndarray | None
+    influence: np.ndarray | None
+
+
+class Acted(NamedTuple):
+    """action: [1, N(, W)], what the team remembers after it, and the step from inside."""
+
+    action: Array
+    memory: PyTree
+    draws: Array
+    said: Array | None
+    influence: Array | None
+
+
+def look_inside(
+    algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False, limit: int | None = None
+) -> tuple[Episode, list[Inside]]:
+    """The episode that `playing.record_episode` plays with this key, of at most `limit` steps, and its steps."""
+    steps = min(env.spec.max_steps, limit or env.spec.max_steps)
+    act = jax.jit(partial(_act, algorithm, env, explore))
+    play: Any = _on_host if isinstance(env, Host) else _compiled
+    states: list[Any] = []
+    rows, inside = [], []
+    for seen, acted, action, reward in play(env, partial(act, params), algorithm.memory(1), key, steps, states):
+        rows.append((np.array(seen.obs[0]), np.array(action), np.array(reward)))
+        found = jax.device_get((acted.draws, acted.said, acted.influence))
+        inside.append(Inside(jax.device_get(seen), *found))
+    drawn = states if not isinstance(env, Host) or len(states) >= len(rows) else []
+    return Episode(drawn, *(np.stack(column) for column in zip(*rows, strict=True))), inside
+
+
+def _act(
+    algorithm: Algorithm, env: Any, explore: bool, params: PyTree, seen: Observation, memory: PyTree, key: Array
+) -> Acted:
+    """One action of a team, with a look inside. seen: [1, N, ...]."""
+    action, after, noted = algorithm.act(params, seen, memory, key, explore)
+    many = jax.tree.map(lambda x: jnp.repeat(x, DRAWS, 0), (seen, memory))
+    draws = algorithm.act(params, many[0], many[1], jax.random.fold_in(key, 1), True)[0]
+    if algorithm.says is None:
+        return Acted(action, after, draws, None, None)
+    n, seeds = env.spec.num_agents, noted.get("channel")
+
+    def hearing(cut: Array) -> Observation:
+        return seen._replace(seeds=Cut(seeds, cut[None]))  # type: ignore[arg-type]
+
+    whole = hearing(jnp.zeros((n, n), bool))
+
+    def moved(sender: Array) -> Array:
+        less = hearing(jnp.broadcast_to(jnp.arange(n) == sender, (n, n)))
+        if algorithm.kl is not None:
+            return algorithm.kl(params, params, whole, memory, less)[0]
+        other = algorithm.act(params, less, memory, key, explore)[0]
+        return distance(env.spec, action, other)[0]
+
+    influence = jax.vmap(moved)(jnp.arange(n)).T
+    return Acted(action, after, draws, algorithm.says(params, whole, memory)[0], influence)
+
+
+Played = Iterator[tuple[Observation, Acted, Any, Any]]
+
+
+def _compiled(env: Any, act: Any, memory: PyTree, key: Array, steps: int, states: list[Any]) -> Played:
+    """With the keys of `episodes.record`."""
+    reset_key, key = jax.random.split(key)
+    advance = jax.jit(partial(advance_batch, env))
+    state, seen = jax.jit(partial(reset_batch, env, batch=1))(reset_key)
+    states.append(_first(state))
+    for t in range(steps):
+        act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
+        acted = act(seen, memory, act_key)
+        now = advance(env_key, state, seen, acted.action)
+        yield seen, acted, clip_action(env.spec, acted.action)[0], now.reward[0]
+        state, seen, memory = now.state, now.final, acted.memory
+        states.append(_first(state))
+        if bool(now.done[0]):
+            return
+
+
+def _first(state: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[0], jax.device_get(state))
+
+
+def _on_host(env: Host, act: Any, memory: PyTree, key: Array, steps: int, frames: list[Any]) -> Played:
+    """With the keys of `playing.record_episode`; the states are pictures."""
+    team = env.build(True)
+    try:
+        seen = team.reset(words_seed(np.asarray(words(key))))
+        for t in range(steps):
+            frames += picture(team) if len(frames) == t else []
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, t))
+            one = jax.tree.map(lambda x: np.asarray(x)[None].copy(), seen)
+            acted = act(one, memory, act_key)
+            action = env.form.clip(np.array(acted.action[0]))
+            draws = np.asarray(words(jax.random.split(env_key, 1)))
+            seen, reward, terminated, truncated = team.step(action, words_seed(draws[0]))
+            yield one, acted, action, reward
+            memory = acted.memory
+            over = np.asarray(terminated) | np.asarray(truncated)
+            if (over if seen.alive is None else over | ~seen.alive).all():
+                frames += picture(team)
+                return
+    finally:
+        team.close()
