@@ -15,6 +15,8 @@ from flockrl.core.errors import UsageError
 from flockrl.core.spec import Box, EnvSpec, spec_from_json
 from flockrl.data.choices import is_real, option_table
 
+TOLD = "alive", "neighbours"
+"""Inputs of teams that talk."""
 FORMAT, FORMAT_VERSION, METADATA = "flockrl-model", 1, "metadata.json"
 METADATA_BYTES, MODEL_BYTES, NUMBERS = 16 << 20, 1 << 30, 1 << 26
 """The most bytes of the metadata and of a model file, and the most numbers in one input or output for one team."""
@@ -38,9 +40,14 @@ class Act(NamedTuple):
 class Model:
     """A team from a directory with `metadata.json` and an ONNX file. It is checked before it is used."""
 
+    apart = False
+    """Whether it may be one agent that hears others through its inputs (`portable.member`)."""
+
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.metadata, content = _load(self.path)
+        if not self.apart and any(entry["name"] == "inbox" for entry in self.metadata["inputs"]):
+            raise UsageError(f"{path} is one agent of a team that talks: run it with flockrl.relay.Member.")
         if hashlib.sha256(content).hexdigest() != self.metadata["sha256"]:
             raise UsageError(f"The model of {self.path} is damaged: its sha256 is not the one in {METADATA}.")
         self.spec = spec_from_json(self.metadata["spec"])
@@ -53,6 +60,7 @@ class Model:
         self._shape, self._dtype = tuple(inputs["obs"]["shape"][1:]), np.dtype(inputs["obs"]["dtype"])
         self._mask = tuple(inputs["mask"]["shape"][1:]) if "mask" in inputs else None
         self._noise = tuple(inputs["noise"]["shape"][1:]) if "noise" in inputs else None
+        self._told = {name: tuple(inputs[name]["shape"][1:]) for name in TOLD if name in inputs}
         self._all_legal = np.ones((1, *(self._mask or ())), bool)
         names = [entry["name"] for entry in self.metadata["outputs"]]
         self._memories = [name for name in inputs if name.startswith("memory_")]
@@ -90,19 +98,49 @@ class Model:
         memory: Memory | None = None,
         rng: np.random.Generator | None = None,
         explore: bool = True,
+        alive: np.ndarray | None = None,
+        neighbours: np.ndarray | None = None,
     ) -> Act:
         """Actions of one team or of a batch of teams.
 
         obs: [N, O] or [B, N, O]. mask: [N, A] or [B, N, A] bool, the legal actions, all by default; real actions are
         never masked. memory: what the last call returned, None when an episode begins. rng: needed to explore, that is
-        to act as in training.
+        to act as in training. alive: [N] or [B, N] bool, all by default, and neighbours: [N, N] or [B, N, N] bool, who
+        perceives whom: for teams whose agents talk.
         """
+        obs, single = self._seen(obs)
+        feed = self._feed(obs, mask, memory, rng, explore)
+        feed.update(self._tell({"alive": alive, "neighbours": neighbours}, len(obs)))
+        return self._answer(self._session.run(self._explore if explore else self._greedy, feed), single, explore)
+
+    def _seen(self, obs: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Observations [B, N, O], and whether they came without the batch."""
         obs = np.asarray(obs, self._dtype)
         single = obs.ndim == 2
         if single:
             obs = obs[None]
         if obs.ndim != 3 or obs.shape[1:] != self._shape:
             raise UsageError(f"The model expects observations of shape {list(self._shape)}, not {list(obs.shape)}.")
+        return obs, single
+
+    def _tell(self, given: dict[str, np.ndarray | None], batch: int) -> dict[str, np.ndarray]:
+        """What agents are told of each other, as far as the model asks for it."""
+        found = {}
+        for name, shape in self._told.items():
+            value = given[name]
+            if value is None and name == "neighbours":
+                raise UsageError("These agents talk to those whom they perceive: give neighbours.")
+            value = np.ones(shape, bool) if value is None else np.asarray(value, bool)
+            if value.shape not in (shape, (batch, *shape)):
+                raise UsageError(f"{name} has shape {list(value.shape)}, and {[batch, *shape]} was expected.")
+            found[name] = np.ascontiguousarray(np.broadcast_to(value, (batch, *shape)))
+        return found
+
+    def _feed(
+        self, obs: np.ndarray, mask: np.ndarray | None, memory: Memory | None, rng: np.random.Generator | None,
+        explore: bool,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """The inputs for observations [B, N, O]."""
         batch = len(obs)
         feed = {"obs": obs}
         if self._mask is not None:
@@ -116,7 +154,10 @@ class Model:
                 raise UsageError("Exploring needs random numbers: give a numpy generator as rng.")
             size = (batch, *self._noise)
             feed["noise"] = rng.random(size, np.float32) if explore and rng is not None else np.zeros(size, np.float32)
-        outs = self._session.run(self._explore if explore else self._greedy, feed)
+        return feed
+
+    def _answer(self, outs: list[np.ndarray], single: bool, explore: bool) -> Act:
+        """What the model's results mean."""
         outs[0] = self._within(outs[0])
         first = len(outs) - len(self._memories)
         after = tuple(outs[first:])
@@ -145,12 +186,13 @@ class Model:
         """Act for two steps, greedily and not, and check that everything has the form that it should have."""
         spec, rng = self.spec, np.random.default_rng(0)
         obs, mask = np.zeros(self._shape, self._dtype), spec.own_actions if self._mask is not None else None
+        around = np.ones((spec.num_agents,) * 2, bool)
         forms = [(x.shape, x.dtype) for x in self._start]
         for explore in (False, True):
             memory: Memory | None = None
             for _ in range(2):
                 try:
-                    step = self.act(obs, mask, memory, rng, explore)
+                    step = self.act(obs, mask, memory, rng, explore, neighbours=around)
                 except UsageError:
                     raise
                 except Exception as error:  # onnxruntime has its own, and NumPy refuses what has the wrong form
@@ -181,6 +223,9 @@ class Model:
                 raise UsageError(f"The model of {self.path} has other {what} than its {METADATA} says.")
         sizes = {entry["name"]: tuple(entry["shape"][1:]) for entry in self.metadata["inputs"]}
         n, spec = self.spec.num_agents, self.spec
+        for name, shape in (("alive", (n,)), ("neighbours", (n, n))):
+            if sizes.get(name, shape) != shape:
+                raise UsageError(f"The model of {self.path} has no usable input {name!r}.")
         mask = (n, spec.action_size) if spec.maskable else None
         if sizes.get("obs") != (n, spec.obs_size) or sizes.get("mask") != mask:
             raise UsageError(f"The model of {self.path} is not one for the agents and spaces in its {METADATA}.")

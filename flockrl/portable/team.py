@@ -11,14 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.comm.luck import Inbox
 from flockrl.core.actions import clip_action
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, interleave
 from flockrl.core.random import Tape
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.portable import windows  # noqa: F401 - importing the rules of all primitives registers them
+from flockrl.portable.alone import Alone
 from flockrl.portable.graph import Graph, Shape, Value, ordered
 from flockrl.portable.lower import lower, stored
+from flockrl.portable.model import TOLD
 from flockrl.portable.narrow import narrow
 
 JOINS = 4
@@ -28,7 +31,8 @@ JOINS = 4
 class Portable(NamedTuple):
     """How a team acts, as a graph.
 
-    spec: of the agents that it moves. inputs: obs, mask, each memory, noise [B, N, K], as far as there are such.
+    spec: of the agents that it moves. inputs: obs, mask, alive, neighbours, inbox, peers, each memory, noise [B, N, K],
+    as far as there are such.
     outputs: by name. parameters: the policy's, in the order of their tree's leaves. columns: for each draw of the
     program its first column in the noise, None when nothing depends on it. memory: what each memory holds when an
     episode begins, for one team, in the order of the inputs.
@@ -43,9 +47,10 @@ class Portable(NamedTuple):
 
 
 def trace(
-    policy: Algorithm | Actor, params: PyTree, spec: EnvSpec, groups: Sequence[Group], which: int | None
+    policy: Algorithm | Actor | Alone, params: PyTree, spec: EnvSpec, groups: Sequence[Group], which: int | None
 ) -> Portable:
-    """The acting of a whole team, or of number `which` of its groups, as a graph."""
+    """The acting of a whole team (one agent that runs apart included), or of number `which` of its groups, as a
+    graph."""
     acting = _Acting(policy, spec, groups, which)
     leaves, structure = jax.tree.flatten(params)
     arrays = [np.asarray(leaf) for leaf in leaves]
@@ -82,7 +87,8 @@ def trace(
     noise, numbers = _deal(graph, acting.agents, tape.asked, columns)
     values = lower(function, shapes, graph, [*inputs, *others, *numbers, *parameters])
     results = [acting.own(graph, x, name) for name, x in zip(names, values, strict=True)]
-    outputs = dict(zip(names, _narrowed(graph, results) if acting.rest else results, strict=True))
+    part = acting.rest or acting.apart
+    outputs = dict(zip(names, _narrowed(graph, results) if part else results, strict=True))
     for x in outputs.values():
         x.shape = tuple(map(int, x.shape))  # JAX writes some sizes as numbers of NumPy, which ONNX and JSON do not take
     kept = acting.needed(inputs, others, outputs)
@@ -172,7 +178,8 @@ def _deal(
 
 
 class _Acting:
-    """The function that is exported: how a team acts.
+    """The function that is exported: how a team acts. What agents are told of each other (`TOLD`) is an input where it
+    changes anything.
 
     inputs: shape (without the batch) and dtype of what goes in, by name. With `which` these are of one group, and
     `others` are the same of the rest of the team: what they see, and their rows of memories [B, N, ...] that have a
@@ -180,8 +187,9 @@ class _Acting:
     depends on `others`.
     """
 
-    def __init__(self, policy: Algorithm | Actor, spec: EnvSpec, groups: Sequence[Group], which: int | None):
-        self.policy, self.team = policy, spec
+    def __init__(self, policy: Algorithm | Actor | Alone, spec: EnvSpec, groups: Sequence[Group], which: int | None):
+        self.policy, self.team, self.apart = policy, spec, isinstance(policy, Alone)
+        self.inbox = policy.inbox if isinstance(policy, Alone) else None
         everybody = tuple(range(spec.num_agents))
         self.agents = everybody if which is None else tuple(groups[which].agents)
         self.rest = tuple(i for i in everybody if i not in self.agents)
@@ -204,15 +212,28 @@ class _Acting:
         forms["obs"] = (n, sizes.obs_size), np.dtype(self.team.observations[0].dtype)
         if sizes.maskable:
             forms["mask"] = (n, sizes.action_size), np.dtype(bool)
+        if not self.rest:
+            forms |= self._told(n)
         for i, (x, cut) in enumerate(zip(self.start, self.rows, strict=True)):
             forms[f"memory_{i}"] = ((n, *x.shape[1:]) if cut else x.shape), x.dtype
         return forms
+
+    def _told(self, n: int) -> dict[str, tuple[Shape, np.dtype]]:
+        """What agents are told of each other."""
+        if self.inbox is not None:
+            return {"inbox": (self.inbox, np.dtype(np.float32)), "peers": ((self.inbox[1],), np.dtype(bool))}
+        forms: dict[str, tuple[Shape, np.dtype]] = {"alive": ((n,), np.dtype(bool))}
+        return forms | ({"neighbours": ((n, n), np.dtype(bool))} if self.team.neighbours else {})
 
     def __call__(self, params: PyTree, given: Sequence[Array], tape: Tape) -> dict[str, Array]:
         """Results of the whole team by name, memories included. given: the inputs, then the others', in order."""
         own = dict(zip(self.inputs, given, strict=False))
         others = dict(zip(self.others, given[len(own) :], strict=True))
-        seen = Observation(self._join(own["obs"], others.get("obs"), self.team.obs_size), self._mask(own, others))
+        seen = Observation(
+            self._join(own["obs"], others.get("obs"), self.team.obs_size), self._mask(own, others),
+            alive=own.get("alive"), neighbours=own.get("neighbours"),
+            seeds=Inbox(own["inbox"], own["peers"]) if "inbox" in own else None,  # type: ignore[arg-type]
+        )  # fmt: skip
         names = [f"memory_{i}" for i in range(len(self.start))]
         leaves = [self._join(own[name], others.get(name)) for name in names]
         memory = jax.tree.unflatten(self.structure, leaves)
@@ -222,7 +243,8 @@ class _Acting:
         if not self.spec.discrete:
             results["raw"] = raw
         following = zip(names, jax.tree.leaves(after), strict=True)
-        return {**results, **extras, **{f"next_{name}": leaf for name, leaf in following}}
+        results |= {name: x for name, x in extras.items() if name != "messages"}  # counts are for those who train
+        return {**results, **{f"next_{name}": leaf for name, leaf in following}}
 
     def _mask(self, own: dict[str, Array], others: dict[str, Array]) -> Array | None:
         """The team's mask [B, N, A], where there is one; real actions are never masked."""
@@ -261,8 +283,9 @@ class _Acting:
         return graph.cast(graph.reshape(graph.slice(x, 2, 0, 1), (-1, len(self.agents))), np.int32)
 
     def needed(self, inputs: Sequence[Value], others: Sequence[Value], outputs: dict[str, Value]) -> list[int]:
-        """The numbers of the memories that this graph's agents need: all of a team's, or those that a group reads."""
-        if not self.rest:
+        """The numbers of the memories that this graph's agents need: all of a team's, or those that a group or an
+        agent that runs apart reads."""
+        if not self.rest and not self.apart:
             return list(range(len(self.start)))
         memories = {int(x.name.removeprefix("memory_")): x for x in inputs if x.name.startswith("memory_")}
         kept: set[int] = set()
@@ -285,7 +308,8 @@ class _Acting:
     ) -> tuple[list[Value], dict[str, Value], list[np.ndarray]]:
         """The inputs and outputs with the `kept` memories alone, numbered from 0, and what these hold at first."""
         named = {x.name: x for x in inputs}
-        chosen = [x for x in inputs if not x.name.startswith("memory_")]
+        used = {id(x) for x in ordered(list(outputs.values()))}
+        chosen = [x for x in inputs if not x.name.startswith("memory_") and (x.name not in TOLD or id(x) in used)]
         results = {name: x for name, x in outputs.items() if not name.startswith("next_memory_")}
         begin = []
         for number, i in enumerate(kept):

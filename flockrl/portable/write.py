@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from flockrl.core.rundir import write_json
 from flockrl.core.spec import spec_to_json
 from flockrl.core.types import Actor, Algorithm, EnvSpec, PyTree
 from flockrl.policies.policy import Policy
+from flockrl.portable.alone import Alone, hearing, require_apart
 from flockrl.portable.graph import Value
 from flockrl.portable.lower import stored
 from flockrl.portable.model import FORMAT, FORMAT_VERSION, METADATA
@@ -42,25 +42,28 @@ def export(
     per_group: bool = False,
     side: str | None = None,
     best: bool = False,
+    per_agent: bool = False,
 ) -> Path:
     """Write a trained team as a model that needs neither flockrl nor JAX. Returns its directory.
 
     source: a run, its directory, or a policy. per_group: one model for each group of agents that share parameters, in
     directories of their own below `out`, instead of one for the team. side: the agents of one side alone, of a run with
-    a learner for each side. best: the policy of a run whose evaluation was the best, instead of the newest.
+    a learner for each side. best: the policy of a run whose evaluation was the best, instead of the newest. per_agent:
+    one model for each agent, which hears others through its inputs: `flockrl.relay.Member` runs it apart from them.
     """
     if isinstance(source, str | Path):
         source = open_run(source)
     if isinstance(source, Run):
-        if per_group and side is None and isinstance(source.config.config, Sides):
-            raise UsageError("Groups belong to a side here: name it with side=... (--side).")
+        if (per_group or per_agent) and side is None and isinstance(source.config.config, Sides):
+            raise UsageError("Groups and agents belong to a side here: name it with side=... (--side).")
         source = source.policy(side=side, best=best)
     elif side is not None or best:
         raise UsageError("side and best are for runs, and this is a policy: leave them out.")
     policy = source
     exporter = Exporter(
-        policy.algorithm, policy.spec, policy.share, name=policy.name, format=format, per_group=per_group
-    )
+        policy.algorithm, policy.spec, policy.share, name=policy.name, format=format, per_group=per_group,
+        per_agent=per_agent,
+    )  # fmt: skip
     return exporter.write(policy.params, out, policy.version)
 
 
@@ -69,13 +72,19 @@ class Exporter:
 
     def __init__(
         self, policy: Algorithm | Actor, spec: EnvSpec, share: Share, *, name: str, format: Format = "onnx",
-        per_group: bool = False,
+        per_group: bool = False, per_agent: bool = False,
     ):  # fmt: skip
+        if per_group and per_agent:
+            raise UsageError("A model is for a group or for an agent: choose one of per_group and per_agent.")
         if format not in KINDS:
             raise UsageError(f"format must be onnx or torchscript, not {format!r}.")
         self.policy, self.spec, self.name, self.kind = policy, spec, name, KINDS[format]
         self.groups = make_groups(spec, share)
         self.parts: list[int | None] = list(range(len(self.groups))) if per_group else [None]
+        self.apart = per_agent
+        if per_agent:
+            self.parts = list(range(spec.num_agents))
+            self.heard = hearing(policy)
         self._flags: list[bytes] = []
         self.traced: list[Portable] = []
 
@@ -84,18 +93,47 @@ class Exporter:
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
         flags = [x.tobytes() for x in arrays if x.dtype == bool]
         if not self.traced or flags != self._flags:
-            self.traced = [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
+            self.traced = self._trace(params)
             self._flags = flags
+        self._id = hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:32] if self.apart else ""
         base = Path(out)
         for which, team in zip(self.parts, self.traced, strict=True):
             for value, array in zip(team.parameters, arrays, strict=True):
                 if value.parameter is not None:
                     value.parameter = np.asarray(array, stored(array.dtype))
-            path = base if which is None else base / f"group_{which}"
-            self._write(team, path, params, version, self.groups if which is None else [self.groups[which]])
+            self._write(team, params, version, *self._place(base, which))
         return base
 
-    def _write(self, team: Portable, path: Path, params: PyTree, version: int, groups: Sequence[Any]) -> None:
+    def _trace(self, params: PyTree) -> list[Portable]:
+        if not self.apart:
+            return [trace(self.policy, params, self.spec, self.groups, which) for which in self.parts]
+        require_apart(self.policy, params, self.spec, self.groups, self.heard)
+        each = [Alone(self.policy, self.spec, self.groups, i) for i in range(self.spec.num_agents)]
+        return [trace(one, params, one.spec, make_groups(one.spec, "all"), None) for one in each]
+
+    def _place(self, base: Path, which: int | None) -> tuple[Path, list[list[str]], dict[str, Any]]:
+        """Where a part is written, who shares its parameters, and what else its metadata say."""
+        if self.apart:
+            assert which is not None
+            names = self.spec.agents
+            return base / f"member_{which}", [[names[which]]], {"member": self._member(which)}
+        groups = self.groups if which is None else [self.groups[which]]
+        shares = [[self.spec.agents[i] for i in group.agents] for group in groups]
+        return base if which is None else base / f"group_{which}", shares, {}
+
+    def _member(self, agent: int) -> dict[str, Any]:
+        """An agent's place in its team: who is in it, whom it hears and who hears it, and what messages are like."""
+        heard = self.heard
+        about = {"index": agent, "team": list(self.spec.agents), "id": self._id}
+        if heard is None:
+            return about
+        hears, heard_by = (np.flatnonzero(links[agent]).tolist() for links in (heard.links, heard.links.T))
+        talk = {"rounds": heard.rounds, "size": heard.size, "delay": heard.delay}
+        return about | talk | {"hears": hears, "heard_by": heard_by}
+
+    def _write(
+        self, team: Portable, params: PyTree, version: int, path: Path, shares: list[list[str]], more: dict[str, Any]
+    ) -> None:
         _prepare(path)
         draft = path / f".draft.{self.kind}"
         try:
@@ -106,8 +144,7 @@ class Exporter:
             os.replace(draft, path / file)
         finally:
             draft.unlink(missing_ok=True)
-        shares = [[self.spec.agents[i] for i in group.agents] for group in groups]
-        write_json(path / METADATA, self._metadata(team, file, digest, params, version, shares))
+        write_json(path / METADATA, self._metadata(team, file, digest, params, version, shares) | more)
         for old in path.glob("model-*"):
             if old.name != file:
                 old.unlink()

@@ -1,4 +1,5 @@
-"""Trained policies in applications: `flockrl.relay.Actor`. This package needs no JAX."""
+"""Trained policies in applications: `flockrl.relay.Actor`, and `Member` for one agent that runs apart from its team.
+This package needs no JAX."""
 
 from __future__ import annotations
 
@@ -9,9 +10,14 @@ if TYPE_CHECKING:
     from flockrl.portable.model import Model
     from flockrl.relay.actor import Actor
     from flockrl.relay.client import Client
+    from flockrl.relay.hub import Hub
+    from flockrl.relay.member import Member
 
-_HOMES = {"Actor": "relay.actor", "Client": "relay.client", "Model": "portable.model"}
-__all__ = ["Actor", "Client", "Model"]
+_HOMES = {
+    "Actor": "relay.actor", "Client": "relay.client", "Hub": "relay.hub", "Member": "relay.member",
+    "Model": "portable.model",
+}  # fmt: skip
+__all__ = ["Actor", "Client", "Hub", "Member", "Model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -110,7 +110,7 @@ class Actor:
                 self._record("open", (seen, there), legal, whole)
         else:
             self._begin()
-        action, raw, logp, self._memory = self._model.act(seen, legal, self._memory, self._rng, self._explore)
+        action, raw, logp, self._memory = self._model.act(seen, legal, self._memory, self._rng, self._explore, there)
         if outbox is not None:
             self._steps.add(seen, there, legal, whole, raw, logp)
         return form.answer(action, obs)

@@ -51,8 +51,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("ippo", "real", {"normalize_obs": True, "activation": "gelu"}),
     ("maddpg", "real", {**WARM, "explore": "ou"}),
     ("iql_tabular", "unlike", {"table_size": 512, "bin_width": 0.5}),
+    ("ippo", "unlike", {"comm": "tarmac", "comm_rounds": 2, "channel": "delay=1,bits=3"}),
     ("mappo", "mixed", {}),
-    ("maddpg", "mixed", {**WARM, **GRU, "explore": "ou", "sequence": 2}),
+    ("maddpg", "mixed", {**WARM, **GRU, "explore": "ou", "sequence": 2, "rollout_steps": 2, "steps_per_update": 2}),
 ]
 MORE: list[tuple[str, str, dict[str, Any]]] = [
     ("mappo", "alike", {"normalize_obs": True, "activation": "silu"}),
@@ -65,9 +66,9 @@ MORE: list[tuple[str, str, dict[str, Any]]] = [
     ("ippo", "mixed", {**GRU, "share": "none"}),
     ("maddpg", "mixed", {}),
     ("matd3", "mixed", {**WARM, "explore": "epsilon"}),
-    ("masac", "pair", {**WARM, **GRU, "sequence": 2}),
+    ("masac", "pair", {**WARM, **GRU, "sequence": 2, "rollout_steps": 2, "steps_per_update": 2}),
     ("ireinforce", "mixed", {}),
-    ("maddpg", "real", {**WARM, **GRU, "explore": "ou", "sequence": 2}),
+    ("maddpg", "real", {**WARM, **GRU, "explore": "ou", "sequence": 2, "rollout_steps": 2, "steps_per_update": 2}),
     ("ia2c", "alike", {}),
     ("ireinforce", "unlike", {}),
     ("mareinforce", "real", {}),
@@ -136,7 +137,7 @@ def seen(spec, batch, rng):
     return obs, mask if spec.maskable else None
 
 
-def native(algorithm, params, spec, obs, mask, memory, noise, columns):
+def native(algorithm, params, spec, obs, mask, memory, noise, columns, alive):
     """What JAX does with the same inputs: every output by name."""
     batch = len(obs)
 
@@ -150,13 +151,17 @@ def native(algorithm, params, spec, obs, mask, memory, noise, columns):
         ]
         action = algorithm.act(params, observation, memory, jax.random.key(0), False)[0]
         raw, after, extras = algorithm.act(params, observation, memory, Tape(batch, given), True)
+        extras.pop("messages", None)  # counts are not exported
         memories = {f"next_memory_{i}": x for i, x in enumerate(jax.tree.leaves(after))}
         continuous = {} if spec.discrete else {"raw": raw}
         bounded = {"action": clip_action(spec, action), "sampled": clip_action(spec, raw)}
         return {**bounded, **continuous, **extras, **memories}
 
     result = act(
-        params, Observation(obs, mask), jax.tree.unflatten(jax.tree.structure(algorithm.memory(1)), memory), noise
+        params,
+        Observation(obs, mask, alive=alive),
+        jax.tree.unflatten(jax.tree.structure(algorithm.memory(1)), memory),
+        noise,
     )
     return {name: np.asarray(x) for name, x in result.items()}
 
@@ -202,8 +207,10 @@ def test_exported_and_native_actions_agree(name, world, settings, tmp_path):
     sizes = {x.name: x.shape[1:] for x in team.inputs}
     memory = [rng.normal(size=(200, *sizes[x])).astype(np.float32) for x in sizes if x.startswith("memory")]
     noise = rng.random((200, *sizes.get("noise", (spec.num_agents, 0))), np.float32)
-    feed = {"obs": obs, "mask": mask, "noise": noise, **{f"memory_{i}": x for i, x in enumerate(memory)}}
-    want = native(algorithm, params, spec, obs, mask, memory, noise, team.columns)
+    alive = rng.random((200, spec.num_agents)) < 0.8
+    feed = {"obs": obs, "mask": mask, "noise": noise, "alive": alive}
+    feed |= {f"memory_{i}": x for i, x in enumerate(memory)}
+    want = native(algorithm, params, spec, obs, mask, memory, noise, team.columns, alive)
     for format in FORMATS:
         if format != "onnx":
             path = Exporter(algorithm, spec, share, name=name, format=format).write(params, tmp_path / format)
@@ -214,6 +221,27 @@ def test_exported_and_native_actions_agree(name, world, settings, tmp_path):
         ]
         print(f"{format} {name} {world} {settings}: {max(differences):.1e}")
         assert max(differences) < 1e-5
+
+
+def test_an_exported_team_loses_the_messages_that_its_numbers_lose(tmp_path):
+    """Numbers above the chance of loss lose nothing, numbers of 0 everything."""
+    spec, rng = SPECS["alike"], np.random.default_rng(0)
+    algorithm, params, share = build("ippo", spec, {"comm": "commnet", "channel": "loss=0.5"})
+    path = Exporter(algorithm, spec, share, name="ippo").write(params, tmp_path / "model")
+    obs, _ = seen(spec, 50, rng)
+    (noise,) = [x for x in json.loads((path / "metadata.json").read_text())["inputs"] if x["name"] == "noise"]
+    found = {}
+    for level, channel in ((0.9, ""), (0.0, "loss=1")):
+        feed = {"obs": obs, "noise": np.full((50, *noise["shape"][1:]), level, np.float32)}
+        feed |= {"mask": np.ones((50, 3, 5), bool), "alive": np.ones((50, 3), bool)}
+        found[level] = outputs(path, feed)["action"]
+        other = build("ippo", spec, {"comm": "commnet", "channel": channel})[0]
+        want = other.act(params, Observation(jnp.asarray(obs)), (), jax.random.key(0), False)[0]
+        np.testing.assert_array_equal(found[level], want)
+    assert (found[0.9] != found[0.0]).any()
+    split = build("ippo", spec, {"comm": "commnet", "share": "none"})
+    with pytest.raises(UsageError, match="depends on what others see"):
+        Exporter(split[0], spec, "none", name="ippo", per_group=True).write(split[1], tmp_path / "apart")
 
 
 GROUPS = [

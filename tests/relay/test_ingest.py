@@ -140,7 +140,7 @@ def test_foreign_schemas_are_refused():
     assert "as the sender knows it" in refused(pack(encode(episodes(["a"]), other)))
     stripped = pa.record_batch({"x": [1, 2]}).replace_schema_metadata(make_schema(SPEC).metadata)
     assert "columns" in refused(pack(stripped))
-    assert "cannot be read" in refused(message(["a"]).replace(b"reward", b"rew\xc0rd"))
+    assert "cannot be read" in refused(message(["a"]).replace(b"reward\x00", b"rew\xc0rd\x00"))
     claims = json.loads(make_schema(SPEC).metadata[b"flockrl"])
     claims["spec"]["agents"] = ["sheep"] * 3
     lying = batch(["a"]).replace_schema_metadata({b"flockrl": json.dumps(claims).encode()})

@@ -19,7 +19,8 @@ def test_the_wheel_has_all_that_an_actor_needs():
     shipped = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     files = {(HOME / "packages" / "actor" / source).resolve() for source in shipped}
     assert all(file.exists() for file in files)
-    needed, waiting = set(), [HOME / "flockrl" / "relay" / "actor.py"]
+    relay = HOME / "flockrl" / "relay"
+    needed, waiting = set(), [relay / "actor.py", relay / "member.py", relay / "hub.py"]
     while waiting:
         file = waiting.pop()
         if file not in needed:
