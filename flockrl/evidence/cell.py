@@ -2,6 +2,9 @@
 
 The first line of standard input is the task as JSON; the pipe then stays open as long as the harness runs. When the
 pipe closes, this process ends too, so that it never writes to a cell which a restarted benchmark is running.
+
+A trial of a search is a cell that asks: after each evaluation it writes a line {"step", "value"} to standard output and
+goes on when the answer, a line on standard input, says so.
 """
 
 from __future__ import annotations
@@ -9,21 +12,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 CELL = "cell.json"
 LOCK = ".lock"
+GO, STOP = "go", "stop"
+"""Answers to a cell that asks."""
 
 
 def main() -> int:
     work = json.loads(sys.stdin.readline())
     if work["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, work["cores"])  # before JAX counts its cores
-    threading.Thread(target=_end_with_the_harness, daemon=True).start()
+    answers: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_listen, args=(answers,), daemon=True).start()
     from flockrl.core.errors import UsageError
     from flockrl.training.compilation import prepare
 
@@ -32,7 +39,7 @@ def main() -> int:
     try:
         prepare(work["platform"])
         with _alone(path):
-            _run(path, work["run"])
+            _run(path, work["run"], work.get("seeds", 1), _asking(work, answers))
     except UsageError as error:
         print(error, file=sys.stderr)
         return 1
@@ -41,16 +48,18 @@ def main() -> int:
     return 0
 
 
-def _run(path: Path, saved: dict[str, Any]) -> None:
+def _run(path: Path, saved: dict[str, Any], seeds: int, callbacks: Sequence[Any]) -> None:
     """Train, or continue from the newest checkpoint."""
     from flockrl.core.rundir import CONFIG, write_json
     from flockrl.training.train import resume, train
 
-    if (path / CONFIG).is_file():
-        resume(path, trust=True)  # the harness has compared its config with the suite's
+    begun = [path / CONFIG] if seeds == 1 else [path / f"seed_{saved['seed'] + i}" / CONFIG for i in range(seeds)]
+    if all(file.is_file() for file in begun):
+        resume(path, callbacks=callbacks, trust=True)  # the harness has compared its config with the suite's
     else:
         options = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "config", "versions")}
-        train(saved["algorithm"], saved["env"], out=path, **options, **saved["config"])
+        how: dict[str, Any] = {"seeds": seeds, "callbacks": callbacks}
+        train(saved["algorithm"], saved["env"], out=path, **how, **options, **saved["config"])
     write_json(path / CELL, {"peak_memory_mb": peak_memory_mb()})
 
 
@@ -77,9 +86,35 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _end_with_the_harness() -> None:
-    sys.stdin.read()
+def _listen(answers: queue.Queue[str]) -> None:
+    """Take in answers, and end when the harness does."""
+    for line in sys.stdin:
+        answers.put(line.strip())
     os._exit(1)
+
+
+def _asking(work: dict[str, Any], answers: queue.Queue[str]) -> list[Any]:
+    """The callback of a cell that asks; none where the task does not say so."""
+    if "objective" not in work:
+        return []
+    from flockrl.core.callbacks import Callback, Moment
+    from flockrl.core.types import EvalResult
+
+    talk = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what others print is no question
+    found: dict[int, dict[int, float]] = {}
+
+    class Asking(Callback):
+        def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
+            seen = found.setdefault(moment.step, {})
+            seen[moment.seed] = float(moment.metrics[work["objective"]])
+            if moment.step == 0 or len(seen) < work["seeds"]:
+                return
+            print(json.dumps({"step": moment.step, "value": sum(seen.values()) / len(seen)}), file=talk, flush=True)
+            if answers.get() == STOP:
+                moment.stop("pruned")
+
+    return [Asking()]
 
 
 if __name__ == "__main__":

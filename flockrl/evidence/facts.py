@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec
+from flockrl.envs.adapters.sides import opponents
 from flockrl.envs.api import Env
 from flockrl.envs.checks.host import episode as host_episode
 from flockrl.envs.host.env import Host
@@ -23,8 +24,6 @@ HOST_EPISODES, SECONDS = 50, 2.0
 """On the host: the most episodes, since those of board games are short, and the time after which no step follows."""
 TABLE = 64
 """Up to this number of different observations, a table is the simplest thing that works."""
-OPPOSED = -0.5
-"""Agents whose rewards correlate by less than that look like opponents."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +110,9 @@ def _play_host(host: Host) -> tuple[np.ndarray, np.ndarray]:
 
 def _opposed(spec: EnvSpec, reward: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Pairs of agents of one side whose rewards [S, N] go against each other."""
-    spread = reward.std(axis=0)
-    found = []
-    for i in range(spec.num_agents):
-        for j in range(i):
-            if spec.sides[i] == spec.sides[j] and min(spread[i], spread[j]) > 1e-6:
-                together = np.mean((reward[:, i] - reward[:, i].mean()) * (reward[:, j] - reward[:, j].mean()))
-                if together / (spread[i] * spread[j]) < OPPOSED:
-                    found.append((spec.agents[j], spec.agents[i]))
-    return tuple(found)
+    sides = [[a for a, own in zip(spec.agents, spec.sides, strict=True) if own == side] for side in set(spec.sides)]
+    found = [pair for side in sides for pair in opponents(side, spec.agents, reward)]
+    return tuple(sorted(found, key=lambda pair: [spec.agents.index(agent) for agent in reversed(pair)]))
 
 
 def describe(facts: Facts) -> list[str]:

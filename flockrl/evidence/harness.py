@@ -1,12 +1,11 @@
-"""The benchmark harness: runs cells in parallel processes, skips finished ones, and writes tables at the end."""
+"""The benchmark harness: runs cells in parallel processes, here or on a cluster, skips finished ones, writes tables."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +13,9 @@ from typing import IO, Any
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, METRICS, RESULT, read_json, write_json
 from flockrl.envs.host.workers import own_cores
+from flockrl.evidence import cluster
 from flockrl.evidence.cell import CELL
+from flockrl.evidence.node import end_cell, start_cell
 from flockrl.evidence.records import CELLS, SUITE, Record, collect, tidy, write_csv, write_parquet
 from flockrl.evidence.suite import Cell, Suite
 from flockrl.training.compilation import Platform
@@ -52,21 +53,28 @@ Watch = Callable[[Sequence[Work], Work | None], None]
 
 
 def run_suite(
-    suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None, platform: Platform | None = None
-) -> list[Work]:
+    suite: Suite, out: Path, jobs: int | None = None, watch: Watch | None = None, platform: Platform | None = None,
+    ray: str | None = None, cores: int = 1,
+) -> list[Work]:  # fmt: skip
     """Run the cells that are not finished; `write_tables` then writes the results.
 
     A call that was killed at any point and is repeated gives the same runs as an uninterrupted call.
+    ray: the address of a Ray cluster, or auto, to run the cells on, each with so many cores; here by default.
     """
     works = [Work(cell, out / CELLS / cell.folder) for cell in suite.cells]
     _check_directory(suite, works, out)
     for work in works:
         if (work.path / RESULT).is_file():
             work.state = "done"
-    cores = own_cores()
-    slots = _slots(cores, jobs or len(cores))
+    watch = watch or (lambda works, ended: None)
+    here = own_cores()
+    slots = share_cores(here, jobs or len(here))
     try:
-        _drive(works, slots, watch or (lambda works, ended: None), platform)
+        if ray is None:
+            _drive(works, slots, watch, platform)
+        else:
+            tasks = [_task(work, [], platform, absolute=True) for work in works]
+            cluster.drive(works, tasks, out, ray, cores, watch, _ended)
     except KeyboardInterrupt:
         _stop(works)
         raise KeyboardInterrupt(f"Stopped and saved: the same command with --out {out} continues.") from None
@@ -116,8 +124,7 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         file = work.path / CONFIG
         if not file.is_file():
             continue
-        saved, wanted = read_json(file), json.loads(json.dumps(work.cell.run.to_json()))
-        differ = [key for key in wanted if key != "versions" and saved.get(key) != wanted[key]]
+        differ = differing(file, work.cell.run.to_json())
         if differ:
             raise UsageError(
                 f"{work.path} was run with other settings ({', '.join(differ)}): choose another --out for this suite."
@@ -133,7 +140,15 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
     write_json(out / SUITE, about)
 
 
-def _slots(cores: list[int], jobs: int) -> list[list[int]]:
+def differing(file: Path, run: Mapping[str, Any], ignored: Sequence[str] = ("versions",)) -> list[str]:
+    """The settings in which a saved configuration differs from that of a run. One that a later version added is not
+    compared; one that the run does not have differs, so that a file of somebody else brings in nothing."""
+    saved, wanted = read_json(file), json.loads(json.dumps(run))
+    changed = [name for name in wanted if name not in ignored and saved.get(name, wanted[name]) != wanted[name]]
+    return changed + [name for name in saved if name not in (*wanted, "chosen")]
+
+
+def share_cores(cores: list[int], jobs: int) -> list[list[int]]:
     """Divide the cores among the jobs. Small runs are as fast on one core as on two, so parallel runs save time."""
     if jobs == 1:
         return [cores]
@@ -159,37 +174,29 @@ def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch, platform
     watch(works, None)
 
 
+def _task(work: Work, cores: list[int], platform: Platform | None, absolute: bool = False) -> dict[str, Any]:
+    """What a cell is told, see `evidence.cell`."""
+    path = work.path.absolute() if absolute else work.path
+    return {"path": str(path), "run": work.cell.run.to_json(), "cores": cores, "platform": platform}
+
+
 def _start(work: Work, cores: list[int], platform: Platform | None) -> None:
-    work.path.mkdir(parents=True, exist_ok=True)
-    work.errors = (work.path / "errors.txt").open("w+")
-    work.process = subprocess.Popen(
-        [sys.executable, "-m", "flockrl.evidence.cell"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=work.errors, text=True,
-    )  # fmt: skip
+    work.process, work.errors = start_cell(_task(work, cores, platform))
     work.state = "running"
-    task = {"path": str(work.path), "run": work.cell.run.to_json(), "cores": cores, "platform": platform}
-    assert work.process.stdin is not None
-    work.process.stdin.write(json.dumps(task) + "\n")
-    work.process.stdin.flush()
 
 
 def _end(work: Work) -> None:
-    """Record how a cell ended. The file with the errors of a finished one is removed."""
     assert work.process is not None
     assert work.errors is not None
-    assert work.process.stdin is not None
-    status = work.process.returncode
-    work.process.stdin.close()
-    work.errors.seek(0)
-    lines = work.errors.read().strip().splitlines()
-    work.errors.close()
+    status, complaint = end_cell(work.process, work.errors)
     work.process = None
-    if status == 0 and (work.path / RESULT).is_file():
-        work.state = "done"
-        (work.path / "errors.txt").unlink(missing_ok=True)
-        return
-    work.state = "failed"
-    work.complaint = lines[-1] if lines else f"its process ended with status {status}"
+    _ended(work, status, complaint)
+
+
+def _ended(work: Work, status: int, complaint: str) -> None:
+    """Record how a cell ended."""
+    done = status == 0 and (work.path / RESULT).is_file()
+    work.state, work.complaint = ("done", "") if done else ("failed", complaint or "it left no result")
 
 
 def _stop(works: Sequence[Work]) -> None:

@@ -51,8 +51,20 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
         alone = next((n for n, p in _all().items() if p.family == preset.family and p.instead), "")
         if alone:
             return Advice(name, POSSIBLE, f"meant for several agents: with one agent, {alone} is the plain form")
+    if "comm" in preset.settings:
+        return Advice(name, POSSIBLE, _talk(facts))
+    if "mean_field" in preset.settings:
+        crowd = facts.agents >= MANY
+        why = f"sees the mean of what the other {facts.agents - 1} did" if crowd else "made for very many agents"
+        return Advice(name, FITS if crowd else POSSIBLE, why)
     fit, reason = rule(name, preset, facts)
     return Advice(name, fit, reason)
+
+
+def _talk(facts: Facts) -> str:
+    if facts.same_view:
+        return "agents talk, and here they all see the same: there is little to tell"
+    return "agents talk before they act: worth it where one knows what others need, and messages can be sent"
 
 
 def _other(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
@@ -66,6 +78,12 @@ def _central(preset: Preset) -> bool:
 def _ppo(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if name in ("ia2c", "maa2c"):
         return POSSIBLE, "one pass over each rollout: a simpler baseline that needs more steps than PPO"
+    if "credit" in preset.settings:
+        return POSSIBLE, "compares each agent's action with its other ones: for teams that cannot tell who earned what"
+    if name == "mmd":
+        if facts.zero_sum:
+            return FITS, "comes to rest where players have to mix; plain learners cycle there"
+        return POSSIBLE, "made for opponents of whom one gains what the other loses"
     if name == "ppo":
         return FITS, "takes any action space and any reward: a good first choice"
     if not _central(preset):
@@ -147,7 +165,7 @@ def hints(facts: Facts) -> list[str]:
             "(ppo, reinforce and q_learning families)."
         )
     if facts.paid is not None and facts.paid < 0.05:
-        found.append("Rewards are rare: explore longer (--entropy, --explore-part) and train for more steps.")
+        found.append("Rewards are rare: pay for what is new (--bonus count), explore longer (--explore-part).")
     if facts.opposed:
         found.append(_apart(facts))
     if facts.sides > 1:

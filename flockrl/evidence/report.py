@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_json
-from flockrl.evidence import sections, statistics
+from flockrl.evidence import messages, sections, statistics
 from flockrl.evidence.records import Record, collect
 from flockrl.evidence.summary import Line, lines, normalized, normalized_curves
 
@@ -30,7 +30,7 @@ def write_report(
     notes = [f"{path} is unfinished and left out." for path in unfinished]
     found = lines(records)
     films = _films(found, notes) if animations else {}
-    text = page(records, found, title, question or _question(runs), films)
+    text = page(records, found, title, question or _question(runs), films, messages.talked(found, notes))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
@@ -40,8 +40,9 @@ def write_report(
 
 
 def page(
-    records: Sequence[Record], found: Sequence[Line], title: str, question: str, films: dict[tuple[str, str], bytes]
-) -> str:
+    records: Sequence[Record], found: Sequence[Line], title: str, question: str, films: dict[tuple[str, str], bytes],
+    talk: Sequence[messages.Talked] = (),
+) -> str:  # fmt: skip
     """The page as text. It loads nothing over the network."""
     styles = {label: i for i, label in enumerate(dict.fromkeys(record.label for record in records))}
     envs = list(dict.fromkeys(record.env for record in records))
@@ -59,14 +60,20 @@ def page(
         _section("Learning curves", sections.curves(found, styles)),
         _section("Over all environments", sections.across(scores, scales, curves, styles)) if len(scores) > 1 else "",
         _section("Team metrics", sections.team(found)),
+        _section("Messages", messages.section(talk)),
         _section("Episodes", _episodes(films)),
         _section("Settings", sections.differences(records)),
     ]
+    return document(title, "".join(parts))
+
+
+def document(title: str, body: str) -> str:
+    """A page of HTML that loads nothing over the network."""
     css = (Path(__file__).parent / "page.css").read_text()
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><link rel="icon" href="data:,"><title>{escape(title)}</title>'
-        f"<style>{css}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
+        f"<style>{css}</style></head><body><main>{body}</main></body></html>\n"
     )
 
 

@@ -220,6 +220,8 @@ def differences(records: Sequence[Record]) -> str:
     for key in dict.fromkeys(key for record in records for key in record.settings):
         values = {label: _values(records, label, key) for label in labels}
         having = [label for label in labels if values[label]]
+        if not having:  # a text that is empty everywhere
+            continue
         if len({values[label] for label in having}) > 1:
             rows.append(_row([escape(key), *(escape(values[label] or "–") for label in labels)]))
         elif len(having) == len(labels):

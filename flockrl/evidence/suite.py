@@ -7,14 +7,16 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
 from flockrl.core.code import require_trust
-from flockrl.core.errors import UsageError, nearest
+from flockrl.core.errors import UsageError, nearest, notice
 from flockrl.core.settings import build
+from flockrl.core.spec import EnvSpec
 from flockrl.envs.registry import make
 from flockrl.training.config import RunConfig, TrainOptions
 
@@ -28,6 +30,7 @@ PART_KEYS = (
     "settings",
     "per_algorithm",
     "per_environment",
+    "optional",
 )
 SUITE_KEYS = ("question", *PART_KEYS, "part")
 
@@ -115,25 +118,43 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
     title = part.get("name", "")
     if not isinstance(title, str) or (title and not _slug(title)):
         raise UsageError(f"Suite {suite}: the name of a part must be words, not {title!r}.")
+    runs = []
+    for algorithm, env in product(algorithms, envs):
+        settings = {
+            **_table(part, "settings"),
+            **_entry(suite, part, "per_environment", envs).get(env, {}),
+            **_entry(suite, part, "per_algorithm", algorithms).get(algorithm, {}),
+            **changes.get("settings", {}),
+        }
+        runs.append(_config(algorithm, env, settings))
+    if file is not None:  # before anything is built: building an environment imports it
+        require_trust(file, [name for run in runs for name in run.code()])
+    specs = _specs(suite, envs, part.get("optional") is True)
     cells = []
-    for algorithm in algorithms:
+    for run in runs:
+        if run.env not in specs:
+            continue
+        algorithm = run.algorithm
+        make_algorithm(algorithm, specs[run.env], run.config, envs=run.options.envs, updates=1)
         label = title if len(algorithms) == 1 else f"{algorithm} {title}" if title else ""
-        for env in envs:
-            settings = {
-                **_table(part, "settings"),
-                **_entry(suite, part, "per_environment", envs).get(env, {}),
-                **_entry(suite, part, "per_algorithm", algorithms).get(algorithm, {}),
-                **changes.get("settings", {}),
-            }
-            run = _config(algorithm, env, settings)
-            if file is not None:
-                require_trust(file, run.code())
-            make_algorithm(algorithm, make(env).spec, run.config, envs=run.options.envs, updates=1)
-            for seed in range(first, first + count):
-                options = dataclasses.replace(run.options, seed=seed)
-                folder = f"{_slug(label or algorithm)}-{_slug(env)}/seed_{seed}"
-                cells.append(Cell(dataclasses.replace(run, options=options), folder, label))
+        for seed in range(first, first + count):
+            options = dataclasses.replace(run.options, seed=seed)
+            folder = f"{_slug(label or algorithm)}-{_slug(run.env)}/seed_{seed}"
+            cells.append(Cell(dataclasses.replace(run, options=options), folder, label))
     return cells
+
+
+def _specs(suite: str, envs: list[str], optional: bool) -> dict[str, EnvSpec]:
+    """Environments by name. Where they are optional, those that cannot be built here are named and left out."""
+    found = {}
+    for env in envs:
+        try:
+            found[env] = make(env).spec
+        except UsageError as error:
+            if not optional:
+                raise
+            notice(f"Suite {suite} goes without {env}: {error}")
+    return found
 
 
 def _config(algorithm: str, env: str, settings: dict[str, Any]) -> RunConfig:

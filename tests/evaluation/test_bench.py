@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
 from flockrl.commands.main import main
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import Notice, UsageError
 from flockrl.evidence import harness, statistics
 from flockrl.evidence.suite import make_suite, read_suite, shipped
 
@@ -115,18 +116,31 @@ def test_a_failing_cell_is_told_and_the_others_go_on(monkeypatch, tmp_path, caps
 
 
 def test_cores_are_shared_out():
-    assert harness._slots([0, 1, 2, 3], 2) == [[0, 2], [1, 3]]
-    assert harness._slots([0, 1], 1) == [[0, 1]]
-    assert harness._slots([4], 3) == [[4], [4], [4]]
+    assert harness.share_cores([0, 1, 2, 3], 2) == [[0, 2], [1, 3]]
+    assert harness.share_cores([0, 1], 1) == [[0, 1]]
+    assert harness.share_cores([4], 3) == [[4], [4], [4]]
     assert set(harness.own_cores()) <= set(range(os.cpu_count()))
 
 
 def test_shipped_suites_are_right():
-    assert set(shipped()) == {"smoke", "mpe", "classic", "games", "scaling"}
-    sizes = {name: len(read_suite(name).cells) for name in shipped()}
+    assert set(shipped()) == {"smoke", "mpe", "classic", "games", "scaling", "tuning", "everywhere"}
+    with warnings.catch_warnings(record=True):
+        sizes = {name: len(read_suite(name).cells) for name in shipped()}
+    # The tuning set has 176 cells and the held-out set 270 where every package is installed.
+    assert 170 <= sizes.pop("tuning") <= 176
+    assert 175 <= sizes.pop("everywhere") <= 270
     assert sizes == {"smoke": 8, "mpe": 5 * (6 + 5 + 6 + 1 + 5), "classic": 30, "games": 180, "scaling": 36}
     agents = [cell.env.rpartition("=")[2] for cell in read_suite("scaling", {"seeds": 1}).cells]
     assert agents == ["2", "4", "8", "16", "32", "64"] * 2
+
+
+def test_an_optional_part_goes_without_environments_that_are_not_installed():
+    part = {"algorithms": ["ippo"], "environments": ["mpe/simple", "pettingzoo/nobody.wrote_v0"], "seeds": 1}
+    with pytest.raises(UsageError, match="no module"):
+        make_suite("mine", {"part": [part]}, {})
+    with pytest.warns(Notice, match=r"Suite mine goes without pettingzoo/nobody.wrote_v0: There is no module"):
+        suite = make_suite("mine", {"part": [{**part, "optional": True}]}, {})
+    assert [cell.env for cell in suite.cells] == ["mpe/simple"]
 
 
 def test_settings_of_a_part_an_environment_and_an_algorithm():

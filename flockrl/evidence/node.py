@@ -1,0 +1,92 @@
+"""A cell as a process, on this machine or on a node of a cluster. Needs neither JAX nor Ray, so that starting is quick
+and nothing is forked that has threads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+ERRORS = "errors.txt"
+STOPPED = 130
+"""The status of a cell that was asked to save and end."""
+
+
+def start_cell(task: dict[str, Any], stdout: int = subprocess.DEVNULL) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start a cell's process, see `evidence.cell`; the file takes what it complains about."""
+    path = Path(task["path"])
+    path.mkdir(parents=True, exist_ok=True)
+    errors = (path / ERRORS).open("w+")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flockrl.evidence.cell"],
+        stdin=subprocess.PIPE, stdout=stdout, stderr=errors, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone, which its status says
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+    return process, errors
+
+
+def end_cell(process: subprocess.Popen[str], errors: IO[str]) -> tuple[int, str]:
+    """Wait for a cell: its status, and its last complaint. The file of one that has none is removed."""
+    status = process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    errors.seek(0)
+    lines = errors.read().strip().splitlines()
+    errors.close()
+    if status == 0:
+        Path(errors.name).unlink(missing_ok=True)
+        return 0, ""
+    return status, lines[-1] if lines else f"its process ended with status {status}"
+
+
+def run_cell(task: dict[str, Any], marker: str, cores: int) -> tuple[int, str]:
+    """Run a cell on the node that this is called on, on cores of its own. Returns its status and its complaint.
+
+    marker: a file of the benchmark's directory, which the node must see. Interrupted, the cell saves and ends.
+    """
+    if not Path(marker).is_file():
+        return 1, f"{os.uname().nodename} does not see {Path(marker).parent}: choose an --out that all nodes share"
+    with claimed(cores) as own:
+        process, errors = start_cell({**task, "cores": own})
+        try:
+            while process.poll() is None:
+                time.sleep(0.1)  # Ray's interrupt comes between two instructions, never into a wait
+            return end_cell(process, errors)
+        except BaseException:
+            process.terminate()
+            end_cell(process, errors)
+            raise
+
+
+@contextlib.contextmanager
+def claimed(count: int) -> Iterator[list[int]]:
+    """Cores of this machine that no other cell has; none where there are not enough. A claim ends with its process."""
+    try:
+        import fcntl
+    except ImportError:
+        yield []
+        return
+    folder = Path(tempfile.gettempdir()) / f"flockrl-cores-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    own: list[int] = []
+    with contextlib.ExitStack() as stack:
+        for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+            file = stack.enter_context((folder / str(core)).open("w"))
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                own.append(core)
+            if len(own) == count:
+                break
+        yield own if len(own) == count else []
