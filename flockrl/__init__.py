@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flockrl.envs.registry import make as make_env
     from flockrl.policies.policy import Policy
     from flockrl.portable.write import export
+    from flockrl.training.exploit import exploit
     from flockrl.training.players import match
     from flockrl.training.run import Run
     from flockrl.training.train import resume, train
@@ -35,13 +36,15 @@ _HOMES = {
     "HostEnv": "envs.host.env", "Moment": "core.callbacks", "MultiDiscrete": "core.spec",
     "Observation": "core.types", "Policy": "policies.policy",
     "Run": "training.run", "Trainer": "training.trainer", "Trajectory": "core.types", "UsageError": "core.errors",
-    "check_env": "envs.checks:check", "export": "portable.write", "make_env": "envs.registry:make",
+    "check_env": "envs.checks:check", "exploit": "training.exploit", "export": "portable.write",
+    "make_env": "envs.registry:make",
     "match": "training.players", "register": "algos.presets", "resume": "training.train", "train": "training.train",
 }  # fmt: skip
 """Where each name lives. It is imported when it is first asked for, so that `flockrl.relay` needs no JAX."""
 _PARTS = {
     "callbacks": "core.callbacks",
     "envs": "envs",
+    "games": "games",
     "relay": "relay",
     "teams": "evaluation.matches",
     "types": "types",
@@ -67,6 +70,7 @@ __all__ = [
     "Trajectory",
     "UsageError",
     "check_env",
+    "exploit",
     "export",
     "make_env",
     "match",

@@ -13,7 +13,10 @@ from flockrl.core.errors import UsageError, nearest
 PLACES = {
     "train": ("train", "TrainFlags"), "resume": ("train", "ResumeFlags"), "eval": ("play", "EvalFlags"),
     "export": ("play", "ExportFlags"), "bench": ("evidence", "BenchFlags"), "report": ("evidence", "ReportFlags"),
-    "recommend": ("evidence", "RecommendFlags"), "serve": ("relay", "ServeFlags"), "status": ("relay", "StatusFlags"),
+    "recommend": ("evidence", "RecommendFlags"), "solve": ("games", "SolveFlags"),
+    "exploit": ("exploit", "ExploitFlags"), "crossplay": ("games", "CrossplayFlags"),
+    "tune": ("tune", "TuneFlags"), "serve": ("relay", "ServeFlags"), "status": ("relay", "StatusFlags"),
+    "dash": ("dash", "DashFlags"), "watch": ("dash", "WatchFlags"), "coordinate": ("coordinate", "CoordinateFlags"),
 }  # fmt: skip
 """Commands -> the module and the class of their flags."""
 SHELLS = ("bash", "zsh", "fish")
@@ -61,8 +64,10 @@ def vocabulary() -> Vocabulary:
     envs += [f"{suite}/" for suite in (*OUTSIDE, "data")]
     words = {
         "": sorted([*COMMANDS, "--help", "--version"]), "train": list(algorithms()), "ENV": envs, "recommend": envs,
+        "tune": list(algorithms()),
+        "solve": [name for name in envs if name.startswith("games/")],
         "bench": list(shipped()), "list": ["algorithms", "envs"], "data": ["info", "validate", "convert"],
-        "completion": list(SHELLS),
+        "completion": list(SHELLS), "coordinate": ["consensus", "auction", "leader"],
     }  # fmt: skip
     classes: dict[str, list[Any]] = {}
     for command, (module, name) in PLACES.items():

@@ -39,6 +39,11 @@ class BenchFlags:
     """Import code that the suite's file names: an environment of your own, a kernel."""
     jobs: int | None = None
     """Runs at a time, each on a share of the cores; by default one per core, and one with --platform gpu or tpu."""
+    ray: str | None = None
+    """Run on a Ray cluster: auto for the one at hand, or a local one, or its address HOST:PORT. All machines must see
+    --out."""
+    cores: int = 1
+    """Cores of each run on a Ray cluster."""
     platform: Platform | None = None
     """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     quiet: bool = False
@@ -55,12 +60,14 @@ def bench(words: list[str]) -> int:
 
     if given.jobs is not None and given.jobs < 1:
         raise UsageError(f"jobs must be at least 1, not {given.jobs}.")
+    _check_cluster(given)
     prepare(given.platform)
     suite = _suite(given)
     out = given.out or Path("runs") / f"bench-{suite.name}"
     console = Console(quiet=given.quiet, width=None if sys.stdout.isatty() else 120)  # a log has room
     device = given.platform not in (None, "cpu")
     how: dict[str, Any] = {"jobs": 1 if device and given.jobs is None else given.jobs, "platform": given.platform}
+    how |= {"ray": given.ray, "cores": given.cores}
     if given.quiet:
         works = run_suite(suite, out, **how)
     else:
@@ -78,6 +85,21 @@ def bench(words: list[str]) -> int:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise TrainingError(f"{failed[0].cell.folder} failed{more}: {failed[0].complaint}")
     return 0
+
+
+def _check_cluster(given: Any) -> None:
+    """Refuse flags that have no meaning with Ray, or without it."""
+    from flockrl.core.cluster import require_ray
+
+    if given.cores < 1:
+        raise UsageError(f"cores must be at least 1, not {given.cores}.")
+    if given.ray is None:
+        if given.cores != 1:
+            raise UsageError("cores is for runs on a cluster: use it with --ray, or --jobs to share out these cores.")
+        return
+    if given.jobs is not None:
+        raise UsageError("A cluster runs as many cells at a time as it has cores for: leave out --jobs or --ray.")
+    require_ray()
 
 
 def _suite(given: Any) -> Any:

@@ -29,7 +29,7 @@ def listing(words: list[str]) -> int:
     if what != "algorithms":
         for suite in SUITES:
             for name, builder in environments(suite).items():
-                print(f"{suite + '/' + name:32}{_settings(builder)}{_sides(builder)}")
+                print(f"{suite + '/' + name:32}{_settings(builder)}{_more(builder)}")
         for suite, form in OUTSIDE.items():
             print(f"{suite + '/' + form:32}{ABOUT[suite]}{_missing(suite)}")
     return 0
@@ -39,7 +39,7 @@ def _missing(suite: str) -> str:
     """How to install the package behind a suite, where it is not there."""
     from flockrl.envs.adapters.gymnasium import PACKAGES
 
-    package = {**PACKAGES, "python": "flockrl"}.get(suite, suite)
+    package = {**PACKAGES, "python": "flockrl", "openspiel": "pyspiel"}.get(suite, suite)
     return "" if importlib.util.find_spec(package) else f"  [not installed: {install(suite)}]"
 
 
@@ -52,13 +52,15 @@ def _summary(name: str) -> str:
         return str(error)
 
 
-def _sides(builder: Any) -> str:
-    """The sides of an environment of opponents."""
+def _more(builder: Any) -> str:
+    """The sides of an environment of opponents, and the policies that come with it."""
     try:
-        spec = builder().spec
+        env = builder()
     except UsageError:  # it cannot be built without settings
         return ""
-    return f"  [sides: {', '.join(spec.parties)}]" if len(set(spec.sides)) > 1 else ""
+    sides = env.spec.parties if len(set(env.spec.sides)) > 1 else ()
+    found = {"sides": sides, "policies": getattr(env, "policies", ())}
+    return "".join(f"  [{what}: {', '.join(names)}]" for what, names in found.items() if names)
 
 
 def _settings(builder: Any) -> str:

@@ -21,11 +21,18 @@ flockrl trains teams of agents.
   flockrl eval RUN [options]              play whole episodes with a trained team
   flockrl export RUN --out DIR            write a trained team as ONNX or TorchScript
   flockrl bench SUITE                     algorithms x environments x seeds, with statistics
+  flockrl tune ALGORITHM ENV --search S   search for settings, and confirm the best on fresh seeds
   flockrl data info FILES...              look into recorded trajectories; also: validate, convert
   flockrl recommend ENV                   which algorithms fit an environment, and why
   flockrl report RUNS... [--out FILE]     one self-contained page about finished runs
+  flockrl solve GAME [--method NAME]      equilibria of a game, with their regret
+  flockrl exploit RUN                     how much opponents could gain against a trained policy
+  flockrl crossplay RUNS... [--out FILE]  every pair of policies that were trained apart, and ratings
+  flockrl coordinate consensus|auction|leader   teams that agree by rules, without learning
   flockrl serve --data DIR [options]      train on what actors send, while they play
   flockrl status ADDRESS                  how such a server is
+  flockrl dash [DIR...]                   a page in the browser: all runs, live
+  flockrl watch RUN                       a trained team in the browser: play, pause, step, look inside
   flockrl completion bash|zsh|fish        completion for a shell
   flockrl --version                       this version, JAX's, and where it computes
 
@@ -112,11 +119,16 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _later("flockrl.commands.listing", "listing"),
     "train": _later("flockrl.commands.train", "train"), "resume": _later("flockrl.commands.train", "resume"),
     "eval": _later("flockrl.commands.play", "evaluate"), "export": _later("flockrl.commands.play", "export"),
+    "tune": _later("flockrl.commands.tune", "tune"),
     "bench": _later("flockrl.commands.evidence", "bench"),
     "report": _later("flockrl.commands.evidence", "report"),
     "recommend": _later("flockrl.commands.evidence", "recommend"),
+    "solve": _later("flockrl.commands.games", "solve"), "exploit": _later("flockrl.commands.exploit", "exploit"),
+    "crossplay": _later("flockrl.commands.games", "crossplay"),
+    "coordinate": _later("flockrl.commands.coordinate", "coordinate"),
     "completion": _later("flockrl.commands.completion", "completion"),
     "data": _later("flockrl.commands.data", "data"),
+    "dash": _later("flockrl.commands.dash", "dash"), "watch": _later("flockrl.commands.dash", "watch"),
     "serve": _later("flockrl.commands.relay", "serve"), "status": _later("flockrl.commands.relay", "status"),
 }  # fmt: skip
 

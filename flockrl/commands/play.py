@@ -15,13 +15,18 @@ from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError
 from flockrl.training.compilation import Platform, prepare
 
+SHOWN = 20
+"""Agents whose returns are printed one by one."""
+
 
 @dataclass(frozen=True)
 class EvalFlags:
     """What `flockrl eval` takes."""
 
     run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
-    """Directory of a run, or of several seeds."""
+    """Directory of a run, or of several seeds; with --policy, the name of an environment."""
+    policy: str | None = None
+    """Play, in the environment named in place of RUN, a policy that comes with it, or random."""
     episodes: int = 100
     """Episodes to play."""
     seed: int = 0
@@ -31,9 +36,14 @@ class EvalFlags:
     best: bool = False
     """Take the policy whose evaluation during training was the best, instead of the newest."""
     env: str | None = None
-    """Play in this environment instead, which must have the same agents and spaces."""
+    """Play in this environment instead, which must have the same agents and spaces, or other numbers of agents where
+    the networks do not depend on these (--net entities)."""
     against: str | None = None
     """Who plays the other sides instead, as SIDE=PLAYER,...: a run (of several seeds, each), random, or a script."""
+    channel: str | None = None
+    """Let messages take another channel than in training, as name=value,...: loss, delay, noise, bits, topology, ..."""
+    silence: bool = False
+    """Cut all messages."""
     record: Path | None = None
     """Write these episodes to this file (.arrow, .parquet or .csv)."""
     gif: Path | None = None
@@ -65,6 +75,8 @@ class ExportFlags:
     """Write the policy whose evaluation during training was the best, instead of the newest."""
     per_group: bool = False
     """Write one model for each group of agents that share parameters, instead of one for the team."""
+    per_agent: bool = False
+    """Write one model for each agent, with messages as inputs and outputs, so that agents run apart."""
     trust: bool = False
     """Import code that the run's files name: an environment of your own, a kernel, a script. Only for runs that you
     know: such code can do whatever you can."""
@@ -74,37 +86,110 @@ def evaluate(words: list[str]) -> int:
     about = "Play whole episodes with a trained team and report their returns."
     given = parse(EvalFlags, words, "flockrl eval", about)
     prepare(given.platform)
-    from flockrl.training.figures import parties
+    from flockrl.training.channels import talks
     from flockrl.training.learned import open_runs
     from flockrl.view.animation import write_animation, write_paths
 
     pictures = [(write_animation, given.gif), (write_paths, given.plot)]
     pictures = [(write, file) for write, file in pictures if file is not None]
-    if pictures and given.env is not None:
+    if pictures and given.env is not None and given.policy is None:
         raise UsageError("A picture shows the run's own environment: leave out --env, or --gif and --plot.")
     if given.side_by_side and not pictures:
         raise UsageError("--side-by-side says what a picture shows: give its file with --gif or --plot.")
+    if given.policy is not None:
+        return _scripted(given, pictures)
     runs = open_runs(given.run)
     if given.record is not None and len(runs) > 1:
         raise UsageError(f"{given.run} holds several seeds: name one of them to record, such as {runs[0].path}.")
     if given.against is not None:
-        if pictures or given.record is not None or given.env is not None or given.best:
+        if pictures or given.record is not None or given.env is not None or given.best or _channel(given) is not None:
             raise UsageError("--against plays in the run's own environment and only counts: leave out other options.")
         return _against(runs, given)
+    channel = _channel(given)
     for run in runs:
-        result = run.evaluate(given.episodes, given.seed, given.explore, given.env, given.record, given.best)
-        agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(run.spec.agents, result.per_agent, strict=True))
-        how = "sampled" if given.explore else "greedy"
-        print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how} episodes)")
-        for name, own in parties(run.spec, run.config.config).items():
-            print(f"  {name}: return {result.per_agent[list(own)].mean():.3f}")
-        print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
+        options = given.episodes, given.seed, given.explore, given.env, given.record, given.best
+        result = run.evaluate(*options, channel)
+        _tell(run, result, "sampled " if given.explore else "greedy ", _spec(run, given, result))
+        if channel is None and given.record is None and talks(run.config):
+            _messages(run, options)
+        if getattr(run.config.config, "adversary", "") and not given.best and given.record is None and channel is None:
+            attack = run.evaluate(*options[:4], attacked=True)
+            how = "sampled" if given.explore else "greedy"
+            _tell(run, attack, f"{how}, attacked ({run.config.config.adversary}) ")
     if given.record is not None:
         print(f"wrote {given.record}")
-    for write, file in pictures:
-        write(runs[0], file, given.seed, given.side_by_side, given.explore, given.best)
-        print(f"wrote {file}")
+    _draw(runs[0], given, pictures)
     return 0
+
+
+def _scripted(given: Any, pictures: Sequence[Any]) -> int:
+    """A policy that comes with an environment."""
+    from flockrl.training.scripted import Scripted
+
+    for name in ("explore", "best", "against", "record"):
+        if getattr(given, name):
+            raise UsageError(f"--{name} is for a run: leave it out with --policy.")
+    if given.env is not None:
+        raise UsageError("With --policy, name the environment in place of RUN, and leave out --env.")
+    team = Scripted(given.policy, given.run.as_posix())
+    _tell(team, team.evaluate(given.episodes, given.seed))
+    _draw(team, given, pictures)
+    return 0
+
+
+def _spec(run: Any, given: Any, result: Any) -> Any:
+    """The spec of the environment that was played in, which may have other numbers of agents than the run's own."""
+    from flockrl.envs.registry import make
+
+    return run.spec if len(result.per_agent) == run.spec.num_agents else make(given.env).spec
+
+
+def _tell(run: Any, result: Any, how: str = "", spec: Any = None) -> None:
+    """Returns, what the environment measures with its standard error, and the agents' own returns."""
+    from flockrl.training.figures import parties
+
+    spec = spec or run.spec
+    print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how}episodes)")
+    for name, own in parties(spec, run.config.config).items():
+        print(f"  {name}: return {result.per_agent[list(own)].mean():.3f}")
+    if result.measures:
+        each = ((n, x.mean(), x.std() / np.sqrt(len(x))) for n, x in result.measures.items())
+        print("  " + ", ".join(f"{name} {mean:.4g} ± {error:.2g}" for name, mean, error in each))
+    agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(spec.agents[:SHOWN], result.per_agent, strict=False))
+    agents += f" and {spec.num_agents - SHOWN} more" if spec.num_agents > SHOWN else ""
+    print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
+
+
+def _draw(run: Any, given: Any, pictures: Sequence[Any]) -> None:
+    for write, file in pictures:
+        write(run, file, given.seed, given.side_by_side, given.explore, given.best)
+        print(f"wrote {file}")
+
+
+def _channel(given: Any) -> str | None:
+    """The channel that messages take instead of the run's own."""
+    from flockrl.training.channels import SILENCE
+
+    if given.silence and given.channel is not None:
+        raise UsageError("--silence cuts all messages: leave out --channel.")
+    return SILENCE if given.silence else given.channel
+
+
+def _messages(run: Any, options: tuple[Any, ...]) -> None:
+    """What the team's messages do: the same episodes in silence, and the measures where there are any."""
+    from flockrl.envs.host.env import Host
+    from flockrl.training.channels import SILENCE
+
+    silent = run.evaluate(*options, SILENCE)
+    print(f"  silenced: return {silent.mean:.3f}; a team trained without messages shows whether they are needed")
+    if isinstance(run.env, Host) or options[3] is not None:
+        return
+    found = run.listening(options[1], options[5])
+    told = "" if found.listening is None else f"listening {found.listening.mean():.3f} nats, "
+    print(
+        f"  messages: signalling {found.signalling.mean():.3f} bits, {told}"
+        f"{100 * found.changed.mean():.1f}% of actions change in silence (means over agents)"
+    )
 
 
 def _against(runs: Sequence[Any], given: Any) -> int:
@@ -130,5 +215,6 @@ def export(words: list[str]) -> int:
     given = parse(ExportFlags, words, "flockrl export", "Write a trained team as a model that runs without flockrl.")
     from flockrl.portable.write import export
 
-    print(f"wrote {export(given.run, given.out, given.format, given.per_group, given.side, given.best)}")
+    options = given.format, given.per_group, given.side, given.best, given.per_agent
+    print(f"wrote {export(given.run, given.out, *options)}")
     return 0

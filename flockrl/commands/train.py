@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
@@ -15,10 +16,11 @@ from flockrl.core.code import require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 from flockrl.training.compilation import Platform, prepare
+from flockrl.training.processes import Processes
 
 
-@dataclass(frozen=True)
-class TrainFlags:
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags(Processes):
     """What `flockrl train` takes besides the settings."""
 
     env: Annotated[str, Positional, tyro.conf.arg(metavar="ENV")]
@@ -43,14 +45,16 @@ class TrainFlags:
     """Print nothing but errors."""
 
 
-@dataclass(frozen=True)
-class ResumeFlags:
+@dataclass(frozen=True, kw_only=True)
+class ResumeFlags(Processes):
     """What `flockrl resume` takes."""
 
     run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
     """Directory of a run, or of several seeds."""
     steps: int | None = None
     """Train longer: environment steps in all, more than the run was given. Finished runs go on, too."""
+    devices: int | Literal["all"] | None = None
+    """Devices to train on from here on, whatever it was before; by default as many as before."""
     platform: Platform | None = None
     """Where to compute, cpu, gpu or tpu; by default where JAX finds the fastest."""
     trust: bool = False
@@ -58,6 +62,10 @@ class ResumeFlags:
     know: such code can do whatever you can."""
     quiet: bool = False
     """Print nothing but errors."""
+
+
+POOLS = ("psro", "fictitious")
+"""What solves games by pools of best responses, and is no algorithm of networks."""
 
 
 def train(words: list[str]) -> int:
@@ -68,22 +76,30 @@ def train(words: list[str]) -> int:
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function).\n")
         print("algorithms: " + ", ".join(algorithms()))
+        print("in games that can be enumerated, pools of exact best responses: " + ", ".join(POOLS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
-    name, rest = words[0], _join_data(words[1:])
-    given, settings = _parse(name, rest)
-    prepare(given.run.platform)
+    if words[0] in POOLS:
+        from flockrl.commands.oracles import train_psro
+
+        return train_psro(words[0], words[1:])
+    rest = _bare(_join_data(words[1:]))
+    name = _fitting(words[0], rest)
+    given, settings = parse_training(name, rest, TrainFlags)
+    run = given.run
+    run.join()
+    prepare(run.platform, given.training.devices)
     from flockrl.training.train import train
 
-    run = given.run
-    train(
-        name, run.env, seeds=run.seeds, out=run.out, quiet=run.quiet, record=run.record, init_from=run.init_from,
-        init_partly=run.init_partly, **vars(given.training), **settings,
-    )  # fmt: skip
+    with run.place(run.out) as out:
+        train(
+            name, run.env, seeds=run.seeds, out=out, quiet=run.quiet or not run.first, record=run.record,
+            init_from=run.init_from, init_partly=run.init_partly, **vars(given.training), **settings,
+        )  # fmt: skip
     return 0
 
 
-def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The flags, and the settings of the algorithm, or of each side under its name."""
+def parse_training(name: str, words: list[str], flags: Any, command: str = "train") -> tuple[Any, dict[str, Any]]:
+    """The flags of a command that trains, and the settings of the algorithm, or of each side under its name."""
     from flockrl.algos.presets import algorithms, make_config, preset
     from flockrl.training.config import TrainOptions, read_settings
     from flockrl.training.players import split_sides
@@ -96,15 +112,15 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     configs = {key: make_config(player, _own(saved, key) if sides else saved) for key, player in players.items()}
     omit: Any = tyro.conf.OmitArgPrefixes
     fields: list[Any] = [
-        ("run", omit[TrainFlags]),
+        ("run", omit[flags]),
         ("training", omit[TrainOptions], dataclasses.field(default=build(TrainOptions, options, name))),
     ]
     for key, config in configs.items():
         kind = type(config) if sides else omit[type(config)]
         fields.append((key, kind, dataclasses.field(default=config)))
-    flags = dataclasses.make_dataclass("Train", fields)
-    about = f"Train a team with {name}: {preset(name).summary}." if "=" not in name else f"Train {name}."
-    given = parse(flags, words, f"flockrl train {name}", about, prefixes=True)
+    verb = command.capitalize()
+    about = f"{verb} a team with {name}: {preset(name).summary}." if "=" not in name else f"{verb} {name}."
+    given = parse(dataclasses.make_dataclass(verb, fields), words, f"flockrl {command} {name}", about, prefixes=True)
     if given.run.trust:
         trust_files()
     require_trust(given.run.config, _kernels(saved))
@@ -112,9 +128,27 @@ def _parse(name: str, words: list[str]) -> tuple[Any, dict[str, Any]]:
     return given, {**saved, **chosen} if "=" in name else chosen[name]
 
 
+def _fitting(name: str, words: list[str]) -> str:
+    """The algorithm that a name stands for with the recorded trajectories among the words."""
+    from flockrl.algos.presets import fitting, preset
+
+    if "=" in name or not preset(name).real:
+        return name
+    try:
+        from flockrl.data.files import Files
+    except ImportError:  # what is missing is said where files are read
+        return name
+    for word in words:
+        with contextlib.suppress(UsageError):  # the same
+            if word.startswith("data/"):
+                return fitting(name, Files(word.removeprefix("data/").split(",")).spec)
+    return name
+
+
 def _kernels(saved: dict[str, Any]) -> list[str]:
-    """The networks of users that settings name, those of sides included."""
-    found = [part.get("kernel") for part in (saved, *saved.values()) if isinstance(part, dict)]
+    """The networks and potentials of users that settings name, those of sides included."""
+    parts = [part for part in (saved, *saved.values()) if isinstance(part, dict)]
+    found = [part.get(name) for part in parts for name in ("kernel", "shaping")]
     return [name for name in found if isinstance(name, str) and name]
 
 
@@ -137,6 +171,18 @@ def _join_data(words: list[str]) -> list[str]:
     return joined
 
 
+BARE = {"--self-play": "uniform"}
+"""Flags that may stand alone, and what they mean then."""
+
+
+def _bare(words: list[str]) -> list[str]:
+    """The words, with the value of each flag that stands alone."""
+    found: list[str] = []
+    for word, following in zip(words, [*words[1:], "--"], strict=False):
+        found += [word, BARE[word]] if word in BARE and following.startswith("--") else [word]
+    return found
+
+
 def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings from the file that follows --config, if any."""
     for i, word in enumerate(words):
@@ -149,12 +195,14 @@ def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]
 
 def resume(words: list[str]) -> int:
     given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
-    prepare(given.platform)
+    given.join()
+    prepare(given.platform, given.devices)
     from flockrl.core.rundir import RESULT, find_runs
     from flockrl.training.train import resume
 
     if given.steps is None and all((path / RESULT).exists() for path in find_runs(given.run)):
         print(f"{given.run} is finished: nothing to resume. To train longer, add --steps with more than it had.")
         return 0
-    resume(given.run, steps=given.steps, quiet=given.quiet)
+    with given.place(given.run, resumed=True) as path:
+        resume(path, steps=given.steps, devices=given.devices, quiet=given.quiet or not given.first)
     return 0

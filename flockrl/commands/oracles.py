@@ -1,0 +1,113 @@
+"""flockrl train psro and flockrl train fictitious: pools of exact best responses in games that can be enumerated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from tyro.conf import Positional
+
+from flockrl.commands.games import load_game, show_table
+from flockrl.commands.parsing import parse
+from flockrl.core.errors import UsageError
+from flockrl.core.rundir import METRICS, RESULT, new_directories, write_json
+from flockrl.training.compilation import prepare
+
+POLICIES = "policies.npz"
+MARKS = [base * 10**power for power in range(8) for base in (1, 2, 5)]
+
+
+@dataclass(frozen=True)
+class PSROFlags:
+    """What `flockrl train psro` takes."""
+
+    game: Annotated[str, Positional, tyro.conf.arg(metavar="GAME")]
+    """A matrix game or a game with hidden information, as SUITE/NAME[:setting=value,...], or a file of payoffs."""
+    meta: Literal["nash", "uniform", "alpha-rank"] = "nash"
+    """How the pools are mixed; uniform is fictitious play."""
+    iterations: int = 100
+    """Rounds, in each of which a best response of every player joins its pool."""
+    out: Path | None = None
+    """The directory that the pools are written to; by default a fresh one under runs/."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+def train_psro(name: str, words: list[str]) -> int:
+    """name: psro, or fictitious for uniform mixtures."""
+    if name == "fictitious":
+        words = [*words, "--meta", "uniform"]
+    about = "Policy-space response oracles: pools that grow by exact best responses, until nobody gains by one."
+    given = parse(PSROFlags, words, f"flockrl train {name}", about)
+    prepare()
+    form, what, shown = _open(given.game)
+    from flockrl.games.psro import psro
+
+    points: list[tuple[int, float]] = []
+    short = f"{name}-{given.game.partition(':')[0].replace('/', '-')}"
+    with new_directories(given.out, short, [0]) as (path,):
+        if any((path / file).exists() for file in (RESULT, METRICS, POLICIES)):
+            raise UsageError(f"{path} already holds something: choose another --out.")
+        found = psro(form, given.iterations, given.meta, lambda size, gap: points.append((size, gap.nash_conv)))
+        _write(path, given, name, form, found, points, shown)
+    if not given.quiet:
+        _tell(given, form, what, found, points)
+        print(f"wrote {path / POLICIES}, {path / RESULT}")
+    return 0
+
+
+def _open(word: str) -> tuple[Any, str, list[np.ndarray]]:
+    """The game as a tree, what it is called, and what players see at each information set [I, O]."""
+    from flockrl.games.extensive import unfold
+    from flockrl.games.markov import MarkovGame
+    from flockrl.games.normal import NormalForm
+    from flockrl.games.psro import one_move
+
+    game = load_game(word, None)
+    if isinstance(game, MarkovGame):
+        raise UsageError(
+            f"{game.name} is a game of states, and pools of exact best responses are for matrix games and trees: use "
+            f"`flockrl solve {word}`, or `flockrl train ippo {word} --self-play`."
+        )
+    if isinstance(game, NormalForm):
+        return one_move(game), game.name, [np.ones((1, 1), np.float32) for _ in game.counts]
+    tree = unfold(game)
+    return tree.form, tree.name, [np.asarray(x, np.float32) for x in tree.shown]
+
+
+def _write(
+    path: Path, given: PSROFlags, name: str, form: Any, found: Any, points: list[tuple[int, float]], shown: Any
+) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for i, seat in enumerate(form.seats):
+        table = np.zeros((len(seat.counts), int(seat.actions.max()) + 1))
+        table[seat.owner[1:], seat.actions[1:]] = found.policies[i][1:]
+        arrays |= {
+            f"shown_{i}": shown[i],
+            f"policy_{i}": table,
+            f"pool_{i}": found.plans[i],
+            f"mix_{i}": found.weights[i],
+        }
+    np.savez_compressed(path / POLICIES, **arrays)  # type: ignore[arg-type]
+    rows = [f'{{"policies": {size}, "nash_conv": {conv!r}}}\n' for size, conv in points]
+    (path / METRICS).write_text("".join(rows))
+    write_json(
+        path / RESULT,
+        {
+            "algorithm": name, "env": given.game, "meta": given.meta, "rounds": len(points), "closed": found.closed,
+            "nash_conv": found.gap.nash_conv, "exploitability": found.gap.exploitability,
+            "values": found.gap.values.tolist(), "pool_sizes": [len(pool) for pool in found.plans],
+        },
+    )  # fmt: skip
+
+
+def _tell(given: PSROFlags, form: Any, what: str, found: Any, points: list[tuple[int, float]]) -> None:
+    told = [point for i, point in enumerate(points) if i + 1 in MARKS or i + 1 == len(points)]
+    rows = [(f"{size:,}", f"{conv:.6f}", f"{conv / form.players:.6f}") for size, conv in told]
+    show_table(f"{what}: pools mixed by {given.meta}", ("policies", "NashConv", "exploitability"), rows)
+    end = "nobody gains by a best response" if found.closed else f"stopped after {len(points)} rounds"
+    print(f"{end}: NashConv {found.gap.nash_conv:.6g} (sum over players), value of player 0 {found.gap.values[0]:.6f}, "
+          f"pools of {', '.join(str(len(pool)) for pool in found.plans)} policies")  # fmt: skip
