@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-SMALLER = {"predators": ["--seeds", "1", "--episodes", "8"], "own_loop": ["--steps", "600"]}
+SMALLER = {
+    "predators": ["--seeds", "1", "--episodes", "8"],
+    "own_loop": ["--steps", "600"],
+    "members": ["--episodes", "8"],
+}
 
 
-SLOW = {"predators", "factorise", "train_and_act", "own_gymnasium", "own_loop", "relay_game"}
+SLOW = {
+    "explore", "predators", "factorise", "train_and_act", "teams_that_grow", "own_gymnasium", "own_loop", "relay_game",
+    "members",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

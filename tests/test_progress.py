@@ -11,7 +11,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 import flockrl
 from flockrl.core.callbacks import Moment
 from flockrl.envs import make
-from flockrl.training.log import Log
+from flockrl.training.log import Board
 from flockrl.view import progress
 
 
@@ -20,7 +20,7 @@ def test_a_log_gets_a_line_per_evaluation_and_one_when_it_was_quiet_for_long(tmp
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     options = SimpleNamespace(envs=4, seed=0)
     setting = SimpleNamespace(spec=make("mpe/simple_spread").spec, algorithm=SimpleNamespace(note=""))
-    program = SimpleNamespace(setting=setting, note="", fresh=0)
+    program = SimpleNamespace(setting=setting, note="", fresh=0, chosen={})
     program.compile_seconds = 1.0
     run = SimpleNamespace(algorithm="mappo", env="mpe/simple_spread", options=options)
     shown = progress.Progress(run, program, 1, console=Console(force_terminal=False))  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_a_log_gets_a_line_per_evaluation_and_one_when_it_was_quiet_for_long(tmp
 def test_opponents_are_told_apart_and_never_averaged(tmp_path, capsys):
     options = SimpleNamespace(envs=4, seed=0)
     setting = SimpleNamespace(spec=make("mpe/simple_tag").spec, algorithm=SimpleNamespace(note=""))
-    program = SimpleNamespace(setting=setting, note="", fresh=0, compile_seconds=1.0)
+    program = SimpleNamespace(setting=setting, note="", fresh=0, chosen={}, compile_seconds=1.0)
     run = SimpleNamespace(algorithm="adversary=ippo,agent=random", env="mpe/simple_tag", options=options)
     shown = progress.Progress(run, program, 1, console=Console(force_terminal=False, width=120))  # type: ignore[arg-type]
     moment = Moment(tmp_path, 0, 900, 900)
@@ -96,13 +96,11 @@ def shown_by_tensorboard(folder):
 
 
 def test_tensorboard_shows_each_row_of_a_resumed_run_once(tmp_path):
-    first = Log(tmp_path)
+    first = Board(tmp_path)
     for step in (0, 100, 200):
         first.write({"step": step, "return": 1.0})
-        if step == 100:
-            offset = first.offset
     first.close()
-    second = Log(tmp_path, resume_at=100, offset=offset)
+    second = Board(tmp_path, resume_at=100)
     second.write({"step": 200, "return": 1.0})
     second.close()
     assert shown_by_tensorboard(tmp_path) == [0, 100, 200]

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import TINY
+from stop_at import StopAt
 
 import flockrl
 from flockrl.core.rundir import read_metrics
@@ -106,17 +107,6 @@ def test_a_seed_in_company_equals_the_seed_alone(tmp_path):
     alone = flockrl.train("ippo", "mpe/simple_spread", seed=4, out=tmp_path / "one", **TINY)
     assert rows(together[1].path) == rows(alone.path)
     assert rows(together[0].path) != rows(alone.path)
-
-
-class StopAt(flockrl.Callback):
-    """Presses Ctrl-C at a step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_iteration(self, moment):
-        if moment.step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, tiny_run):

@@ -10,8 +10,8 @@ import flockrl
 
 ROOT = Path(flockrl.__file__).parent
 ROOMS = (
-    "core", "data", "nets", "envs", "policies", "replay", "algos", "rollouts", "evaluation", "view", "training",
-    "evidence", "portable", "relay", "commands",
+    "core", "data", "nets", "comm", "coordination", "envs", "games", "policies", "replay", "algos", "rollouts",
+    "evaluation", "view", "training", "evidence", "tuning", "portable", "relay", "dash", "commands",
 )  # fmt: skip
 """Each room may import those before it. `docs/architecture.md` draws them in this order."""
 LONGEST_FILE, LONGEST_FUNCTION = 350, 60

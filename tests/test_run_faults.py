@@ -17,7 +17,7 @@ from flockrl.commands.main import main
 from flockrl.core.errors import CannotWrite, Notice
 from flockrl.core.lock import lock
 from flockrl.core.rundir import read_metrics
-from flockrl.training import loop
+from flockrl.training import figures, loop
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.log import Board, Log
 from flockrl.training.loop import Interrupted
@@ -75,7 +75,7 @@ def full(*_, **__):
 
 def test_events_and_curves_that_cannot_be_written_stop_nothing(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.write_event", full)
-    monkeypatch.setattr(loop, "draw_curve", full)
+    monkeypatch.setattr(figures, "draw_curve", full)
     with pytest.warns(Notice) as said:
         run = flockrl.train("mappo", ENV, out=tmp_path / "run", **TINY)
     assert rows(run.path) == rows(tiny_run.path)
@@ -170,7 +170,7 @@ def test_bad_lines_in_metrics_are_skipped_with_a_word(tmp_path, tiny_run, line):
 
 def test_a_log_is_cut_to_whole_lines(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n')
-    log = Log(tmp_path, 1, 15)
+    log = Log(tmp_path, 15)
     assert log.offset == 12
     log.close()
 

@@ -123,6 +123,15 @@ def test_a_side_may_not_name_a_script(run, place, capsys):
     assert not place()
 
 
+@pytest.mark.parametrize("setting", ["shaping=stranger:still", "kernel=stranger:Torso"])
+def test_a_hierarchy_hides_no_code_in_its_settings(run, place, capsys, setting):
+    config = {"manager_settings": setting}
+    change(run, algorithm="feudal", env="hierarchy/goal_assignment", config=config)
+    assert main(["eval", "run"]) == 2
+    assert f"cannot have {setting.partition('=')[0]}" in capsys.readouterr().err
+    assert not place()
+
+
 def test_suites_and_settings_in_files(place, capsys):
     Path("own.toml").write_text('algorithms = ["ppo"]\nenvironments = ["python/stranger:build"]\nseeds = 1\n')
     with pytest.raises(Untrusted, match="names code"):

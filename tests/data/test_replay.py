@@ -127,10 +127,31 @@ def test_dead_agents_do_not_count_in_priorities():
     assert float(new[5, 1]) == pytest.approx(2.0, rel=1e-4)
 
 
-def test_the_error_of_a_stretch_is_the_mean_over_its_living_steps():
+def test_the_error_of_a_stretch_mixes_the_largest_and_the_mean_of_its_living_steps():
     error = jnp.array([[[1.0, -3.0]], [[5.0, 7.0]]])  # [2 steps, 1 sample, 2 agents]
     alive = jnp.array([[[1.0, 1.0]], [[1.0, 0.0]]])
-    assert np.asarray(typical(error, alive)) == pytest.approx([3.0])
+    assert np.asarray(typical(error, alive)) == pytest.approx([0.9 * 5.0 + 0.1 * 3.0])
+    assert np.asarray(typical(error[:1], alive[:1])) == pytest.approx([2.0])
+
+
+def test_sequences_begin_with_rollouts_and_with_their_memory():
+    """Three rollouts of T steps in a ring of two; each remembers its number."""
+    memory = (jnp.zeros((B, N, 2)),)
+    replay = make_replay(SPEC, 2 * T, B, True, memory, T)
+    for number in range(3):
+        held = jax.tree.map(lambda h, number=number: h + number + 1, memory)
+        replay = add(replay, rollout(T * number)._replace(memory=held))
+    assert replay.stride == T
+    for prioritized in (True, False):
+        drawn = replay if prioritized else replay._replace(priority=())
+        row, env, weight = draw(drawn, jax.random.key(0), 64, T + 1, 1.0)
+        assert set(np.asarray(row).tolist()) == {T}  # nothing follows the newest rollout, in row 0
+        assert len(set(np.asarray(env).tolist())) == B
+        assert np.asarray(weight) == pytest.approx(np.ones(64))
+        row, _, _ = draw(drawn, jax.random.key(0), 64, T, 1.0)
+        assert set(np.asarray(row).tolist()) == {0, T}
+    held = stretch(replay, jnp.array([0, T]), jnp.array([1, 2]), T).memory
+    assert np.asarray(held[0])[:, 0, 0].tolist() == [3.0, 2.0]
 
 
 def test_a_stretch_follows_its_environment_across_the_rings_end():
@@ -143,4 +164,4 @@ def test_a_stretch_follows_its_environment_across_the_rings_end():
 
 def test_memory_is_counted_to_the_byte():
     replay = make_replay(SPEC, L, B, True)
-    assert replay_bytes(SPEC, L, B, True) == sum(x.nbytes for x in jax.tree.leaves(replay))
+    assert replay_bytes(lambda: make_replay(SPEC, L, B, True)) == sum(x.nbytes for x in jax.tree.leaves(replay))

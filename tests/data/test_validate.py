@@ -1,6 +1,7 @@
 """`flockrl data validate` finds what is wrong with a file, and says where."""
 
 import csv
+import dataclasses
 import io
 
 import numpy as np
@@ -68,6 +69,23 @@ def test_agents_may_come_late_and_come_back():
     )  # fmt: skip
     again = decode(encode(data, SPREAD), SPREAD)
     assert same(data._replace(next_obs=again.next_obs), again) == ""
+
+
+def test_steps_may_be_missing_where_nobody_lived():
+    """Where agents respawn, and only if all had ended before."""
+    spec = dataclasses.replace(SPREAD, respawn=True)
+    data = make_experience(spec, [6], rich=False)
+    alive, terminated = data.alive.copy(), data.terminated.copy()
+    alive[2:4], terminated[1] = False, True
+    empty = data._replace(alive=alive, terminated=terminated)
+    again = decode(encode(empty, spec), spec)
+    assert again.step.tolist() == [0, 1, 4, 5]
+    assert again.terminated[1].all()
+    with pytest.raises(BadData, match="from step 1 to step 4"):
+        decode(encode(empty, SPREAD), SPREAD)
+    terminated[1, 2] = False
+    with pytest.raises(BadData, match="from step 1 to step 4"):
+        decode(encode(empty._replace(terminated=terminated), spec), spec)
 
 
 def test_an_agent_that_is_cut_off_says_what_it_saw_last():

@@ -7,6 +7,7 @@ import pytest
 
 import flockrl
 from flockrl.algos.ppo import _PPO
+from flockrl.core.types import Observation
 from flockrl.envs import make
 from flockrl.training.checkpoint import Checkpoints
 
@@ -36,7 +37,7 @@ def first_values(run, steps=1):
     learned = checkpoints.restore(run.program.shape(), checkpoints.steps()[-1])[0].learner
     checkpoints.close()
     learner = _PPO(env.spec, run.config.config, QUICK["envs"], 1)
-    raw, _ = learner._values(learned.params["critic"], jnp.stack(rows), None, learned.critic_memory, None)
+    raw, _ = learner._values(learned.params["critic"], Observation(jnp.stack(rows)), learned.critic_memory, None)
     return np.asarray(raw * learned.value_moments.std + learned.value_moments.mean)
 
 

@@ -19,7 +19,7 @@ def values(run, observations):
     checkpoints = Checkpoints(run.path / "checkpoints")
     state = checkpoints.restore(run.program.shape(), checkpoints.steps()[-1])[0].learner
     checkpoints.close()
-    learner = Tabular(run.env.spec, run.config.config, 1)
+    learner = Tabular(run.env.spec, run.config.config, 1, 1)
     spread = np.repeat(np.asarray(observations, np.float32)[:, None], run.env.spec.num_agents, axis=1)
     return np.asarray(state.values[0, learner.rows(jax.numpy.asarray(spread))[:, 0]])
 

@@ -1,0 +1,20 @@
+"""Rewards that chance does not find are found with a bonus, and not without."""
+
+import pytest
+
+import flockrl
+
+COUNT = {"bonus": "count", "bonus_on": "state"}
+COARSE = COUNT | {"bonus_cell": 0.2, "bonus_schedule": "linear"}
+RUN = {
+    "envs": 32, "n_step": 5, "lr": 1e-3, "explore_part": 0.05, "steps_per_update": 25, "eval_every": 10**7,
+    "checkpoint_every": 10**7, "quiet": True,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "success"), [(0.1, 1), (0.0, 0)])
+def test_a_door_that_one_holds_open_for_the_other_is_passed_for_a_bonus_alone(tmp_path, scale, success):
+    settings = {**RUN, **COARSE, "bonus_scale": scale}
+    run = flockrl.train("vdn", "explore/pass", steps=1_000_000, out=tmp_path / "run", **settings)
+    assert run.evaluate(20).mean == success

@@ -1,0 +1,132 @@
+"""Curricula: stages of one run, when they begin, what goes on from one to the next, and resuming in the middle."""
+
+import jax
+import numpy as np
+import pytest
+from stop_at import StopAt
+
+import flockrl
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
+from flockrl.core.errors import UsageError
+from flockrl.envs import make
+from flockrl.training.config import TrainOptions
+from flockrl.training.curriculum import Staged, carried
+from flockrl.training.loop import Interrupted
+from flockrl.training.stages import Curriculum, curriculum_of, stage_of
+
+RUN = {
+    "steps": 480, "envs": 4, "rollout_steps": 20, "epochs": 1, "minibatches": 1, "hidden": (8,), "eval_every": 80,
+    "eval_episodes": 2, "checkpoint_every": 80,
+}  # fmt: skip
+
+
+def options(text, when=None, steps=900):
+    return TrainOptions(steps=steps, curriculum=text, curriculum_when=when)
+
+
+def test_what_a_user_says():
+    assert curriculum_of(options("N=2,3,5")) == Curriculum("N", (2, 3, 5), "steps", 300.0)
+    assert curriculum_of(options("rate=0.05,0.1", "eval_success:0.9")).values == (0.05, 0.1)
+    assert curriculum_of(options("N=2..4", "steps:50")).values == (2, 3, 4)
+    assert curriculum_of(options("N=4..2")).values == (4, 3, 2)
+    assert curriculum_of(TrainOptions()) is None
+    stages = curriculum_of(options("N=2,3"))
+    assert stages.env("mpe/simple_spread", 1) == "mpe/simple_spread:N=3"
+    assert stages.env("mpe/simple_spread:N=7,local_ratio=0.2", 0) == "mpe/simple_spread:local_ratio=0.2,N=2"
+    for text, when in (("N=2", None), ("N", None), ("N=1..5000", None), ("N=2,3", "eval_return"), ("N=2,3", "steps:0")):
+        with pytest.raises(UsageError, match="Write"):
+            curriculum_of(options(text, when))
+    with pytest.raises(UsageError, match="needs a curriculum"):
+        curriculum_of(TrainOptions(curriculum_when="steps:5"))
+    with pytest.raises(UsageError, match="stage 7"):
+        stage_of(stages, {"stage": 7})
+
+
+def staged(metric, level):
+    program = object.__new__(Staged)
+    program.curriculum, program.stage = Curriculum("N", (2, 3, 4), metric, level), 0
+    return program
+
+
+def test_when_the_next_stage_begins():
+    by_steps = staged("steps", 100)
+    assert [by_steps.due(step, {}) for step in (99, 100)] == [False, True]
+    by_steps.stage = 1
+    assert [by_steps.due(step, {}) for step in (199, 200)] == [False, True]
+    by_steps.stage = 2
+    assert not by_steps.due(10_000, {})
+    by_success = staged("eval_return", -12)
+    assert [by_success.due(5, row) for row in ({}, {"eval_return": -12.5}, {"eval_return": -12})] == [
+        False,
+        False,
+        True,
+    ]
+    with pytest.raises(UsageError, match="no 'eval_success'"):
+        staged("eval_success", 1).due(5, {"eval_return": 3.0})
+
+
+def states(name, sizes, **settings):
+    """A learner's state for each number of agents of simple_spread, and the specs."""
+    found = []
+    for n in sizes:
+        spec = make(f"mpe/simple_spread:N={n}").spec
+        algorithm = make_algorithm(name, spec, make_config(name, settings), envs=2, updates=3)
+        found.append((jax.jit(algorithm.init)(jax.random.key(n)), spec))
+    return found
+
+
+@pytest.mark.slow
+def test_what_goes_on_in_the_next_stage():
+    (old, theirs), (fresh, mine) = states("mappo", (2, 3), net="deep_set", hidden=(4,), entity_size=4)
+    old = old._replace(updates=old.updates + 7, paid=old.paid._replace(mean=old.paid.mean + 5.0))
+    after = carried(old, fresh, theirs, mine)
+    jax.tree.map(np.testing.assert_array_equal, (after.params, after.optimiser), (old.params, old.optimiser))
+    assert after.updates == 7
+    np.testing.assert_array_equal(after.paid.mean, [5.0] * 3)
+    (old, theirs), (fresh, mine) = states("ippo", (2, 3), hidden=(4,))
+    with pytest.raises(UsageError, match="from 2 agents that see 12 numbers to 3 that see 18"):
+        carried(old, fresh, theirs, mine)
+
+
+def test_stages_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UsageError, match="use --net entities"):
+        flockrl.train("ippo", "mpe/simple_spread", curriculum="N=2,3", out=tmp_path / "run", **RUN)
+    assert not (tmp_path / "run").exists()
+
+
+def numbers(run):
+    rows = run.metrics()
+    return [{k: v for k, v in row.items() if k not in ("seconds", "steps_per_second")} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_team_grows_and_a_killed_run_goes_on_where_it_was(tmp_path):
+    grow = {"net": "deep_set", "entity_size": 8, "curriculum": "N=2,3,4", "curriculum_when": "steps:160", **RUN}
+    whole = flockrl.train("mappo", "mpe/simple_spread", out=tmp_path / "whole", **grow)
+    assert [row["stage"] for row in whole.metrics()[1:]] == [0, 0, 1, 1, 2, 2]
+    assert [len(row["return_per_agent"] or ()) for row in whole.metrics()[2::2]] == [2, 3, 4]
+    assert (whole.stage, whole.spec.num_agents) == (2, 4)
+    assert len(flockrl.Run(whole.path).evaluate(4).per_agent) == 4
+    with pytest.raises(Interrupted):
+        flockrl.train("mappo", "mpe/simple_spread", out=tmp_path / "cut", callbacks=[StopAt(240)], **grow)
+    cut = flockrl.Run(tmp_path / "cut")
+    assert (cut.stage, cut.spec.num_agents) == (1, 3)
+    again = flockrl.resume(tmp_path / "cut")
+    assert numbers(again) == numbers(whole)
+    jax.tree.map(np.testing.assert_array_equal, again.state(), whole.state())
+
+
+@pytest.mark.slow
+def test_settings_that_keep_shapes_need_no_new_program(tmp_path, monkeypatch):
+    compiled = []
+    plain = Staged.compile
+    monkeypatch.setattr(Staged, "compile", lambda self, seed: compiled.append(seed) or plain(self, seed))
+    run = flockrl.train(
+        "ippo", "mean_field/ising:side=4,steps=10", curriculum="temperature=0.5,3.0", out=tmp_path / "run", **RUN
+    )  # fmt: skip
+    assert compiled == [0]
+    onsager = [row["eval_onsager"] for row in run.metrics() if "eval_onsager" in row]
+    assert onsager[2] > 0.99  # of the first stage
+    assert onsager[-1] == 0
+    assert run.env.temperature == 3.0

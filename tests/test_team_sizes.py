@@ -1,0 +1,50 @@
+"""Teams with other numbers of agents than they learned with: playing, beginning, and what is refused."""
+
+import jax
+import numpy as np
+import pytest
+
+import flockrl
+from flockrl.core.errors import UsageError
+
+RUN = {
+    "steps": 80, "envs": 2, "rollout_steps": 20, "epochs": 1, "minibatches": 1, "hidden": (8,), "eval_every": 80,
+    "eval_episodes": 2, "checkpoint_every": 40,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sizes")
+    return flockrl.train("mappo", "mpe/simple_spread:N=2", net="deep_set", out=path / "two", **RUN)
+
+
+@pytest.mark.slow
+def test_a_team_plays_with_more_agents(two, capsys):
+    from flockrl.commands.main import main
+
+    assert two.evaluate(4, env="mpe/simple_spread:N=4").returns.shape == (4, 4)
+    assert main(["eval", str(two.path), "--env", "mpe/simple_spread:N=3", "--episodes", "4"]) == 0
+    assert "agent_2" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="cannot play mpe/simple_formation"):
+        two.evaluate(4, env="mpe/simple_formation")
+    with pytest.raises(UsageError, match="cannot play mpe/simple_tag"):
+        two.evaluate(4, env="mpe/simple_tag")
+
+
+@pytest.mark.slow
+def test_a_team_begins_with_what_a_smaller_one_learned(two, tmp_path):
+    more = flockrl.train(
+        "mappo", "mpe/simple_spread:N=3", net="deep_set", out=tmp_path / "three", init_from=two, **{**RUN, "steps": 40}
+    )  # fmt: skip
+    old, new = two.state().learner, more.state().learner
+    assert jax.tree.map(np.shape, old.params) == jax.tree.map(np.shape, new.params)
+    assert new.value_moments.mean.shape == (3,)
+    assert int(new.updates) == 1
+
+
+@pytest.mark.slow
+def test_flat_networks_play_with_their_own_number(tmp_path):
+    flat = flockrl.train("ippo", "mpe/simple_spread:N=2", out=tmp_path / "flat", **RUN)
+    with pytest.raises(UsageError, match="trained with --net entities"):
+        flat.evaluate(4, env="mpe/simple_spread:N=3")
