@@ -51,7 +51,7 @@ def score(actor: Any, params: Any) -> float:
     from flockrl.envs import make
     from flockrl.evaluation.playing import make_player
 
-    returns, _ = make_player(actor, make(ENV), EPISODES)(params, jax.random.key(12345))
+    returns, *_ = make_player(actor, make(ENV), EPISODES)(params, jax.random.key(12345))
     return float(np.mean(returns))
 
 

@@ -1,0 +1,87 @@
+"""What more agents cost: steps per second, memory and compile time of learners over the number of agents.
+
+    python bench/agents.py --sizes 4 16 64 256
+    python bench/agents.py --learners mappo entities --sizes 4 8 --out agents.json
+
+Each figure comes from a process of its own, so that its peak memory is its own. Networks of entities and mean fields
+have as many parameters for 256 agents as for 4; plain MAPPO's critic reads all observations side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mappo": ("mappo", {}),
+    "entities": ("mappo", {"net": "entities"}),
+    "deep_set": ("mappo", {"net": "deep_set"}),
+    "mean_field": ("mfac", {"rollout_steps": 100, "agent_ids": False}),
+}
+ENV = "mpe/simple_spread:N={}"
+ITERATIONS = 3
+
+
+def measure(learner: str, size: int, envs: int) -> dict[str, float]:
+    """One learner with one number of agents, in this process."""
+    import jax.numpy as jnp
+
+    import flockrl
+    from flockrl.training.config import RunConfig, TrainOptions
+    from flockrl.training.programs import make_program
+    from flockrl.training.setup import configure
+
+    algorithm, settings = LEARNERS[learner]
+    env = flockrl.make_env(ENV.format(size))
+    title, config = configure(algorithm, settings, env.spec)
+    program = make_program(RunConfig(title, ENV.format(size), TrainOptions(envs=envs, eval_episodes=2), config), env)
+    program.compile(0)
+    state = program.start_state(0)
+    state, *_ = program.run(state, 0, 1)
+    began = time.perf_counter()
+    state, *_ = program.run(state, 0, ITERATIONS)
+    int(jnp.asarray(state.iteration))
+    seconds = time.perf_counter() - began
+    return {
+        "steps_per_second": ITERATIONS * program.setting.iteration_steps / seconds,
+        "compile_seconds": program.compile_seconds,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--learners", nargs="+", choices=list(LEARNERS), default=list(LEARNERS))
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 16, 64, 256])
+    parser.add_argument("--envs", type=int, default=4)
+    parser.add_argument("--out", help="write the figures to this JSON file")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.one[0], int(given.one[1]), given.envs)))
+        return
+    rows = []
+    print(f"{'learner':>12} {'agents':>6} {'steps/s':>10} {'compile s':>10} {'peak MB':>9}")
+    for learner in given.learners:
+        for size in given.sizes:
+            command = [sys.executable, __file__, "--one", learner, str(size), "--envs", str(given.envs)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(f"{learner:>12} {size:6} failed: {done.stderr.strip().splitlines()[-1]}", flush=True)
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            rows.append({"learner": learner, "agents": size, **found})
+            figures = f"{found['steps_per_second']:10.0f} {found['compile_seconds']:10.1f} {found['peak_mb']:9.0f}"
+            print(f"{learner:>12} {size:6} {figures}", flush=True)
+    if given.out:
+        with open(given.out, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

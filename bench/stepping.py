@@ -1,0 +1,70 @@
+"""Stepping speed of compiled environments: environment steps per second with random actions, observations and resets
+included.
+
+    python bench/stepping.py                       # one line of JSON for each environment of the case studies
+    python bench/stepping.py mpe/simple_spread     # or for those named
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flockrl.algos.sides import random_side
+from flockrl.envs.api import reset_batch, step_batch
+from flockrl.envs.registry import environments, make
+
+CASES = ("traffic", "market", "fleet", "swarm", "grid", "tasks")
+
+
+def measure(name: str, rounds: int, envs: int, steps: int) -> dict[str, Any]:
+    """Play `steps` steps of `envs` environments in one compiled program, `rounds` times."""
+    env = make(name)
+    random = random_side(env.spec)
+
+    @jax.jit
+    def play(key: jax.Array) -> jax.Array:
+        reset_key, key = jax.random.split(key)
+        state, seen = reset_batch(env, reset_key, envs)
+
+        def step(carry: Any, key: jax.Array) -> Any:
+            state, seen, total = carry
+            act_key, env_key = jax.random.split(key)
+            action, *_ = random.act((), seen, (), act_key, True)
+            now = step_batch(env, env_key, state, seen, action)
+            total = total + now.reward.sum() + now.observation.obs.sum() + now.final.obs.sum()
+            return (now.state, now.observation, total), None
+
+        return jax.lax.scan(step, (state, seen, jnp.float32(0)), jax.random.split(key, steps))[0][2]
+
+    began = time.perf_counter()
+    play(jax.random.key(0)).block_until_ready()
+    first, speeds = time.perf_counter() - began, []
+    for seed in range(1, rounds + 1):
+        began = time.perf_counter()
+        play(jax.random.key(seed)).block_until_ready()
+        speeds.append(envs * steps / (time.perf_counter() - began))
+    return {
+        "case": f"stepping-{envs} {name}",
+        "agents": env.spec.num_agents,
+        "steps_per_second": round(statistics.median(speeds)),
+        "steps_per_second_range": [round(min(speeds)), round(max(speeds))],
+        "first_call_seconds": round(first, 1),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="environments; all case studies where none is named")
+    parser.add_argument("--envs", type=int, default=128, help="environments side by side")
+    parser.add_argument("--steps", type=int, default=500, help="steps of each measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each environment")
+    given = parser.parse_args()
+    for name in given.names or [f"{suite}/{short}" for suite in CASES for short in environments(suite)]:
+        print(json.dumps(measure(name, given.rounds, given.envs, given.steps)), flush=True)
