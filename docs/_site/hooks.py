@@ -1,0 +1,52 @@
+"""What the site does besides MkDocs: pages that may come, and links that lead out of the documentation.
+
+The Markdown is written to be read on a code host too, where a link to ../flockrl/algos/ppo.py opens the file. The site
+has no such file, so there the link becomes the name of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+COMING = (
+    ("Use", "Coordination", "coordination.md"), ("Use", "Credit", "credit.md"),
+    ("Use", "Exploration", "exploration.md"),
+    ("Use", "Hierarchy and roles", "hierarchy.md"), ("Use", "Teams that grow", "teams-that-grow.md"),
+    ("Use", "Cases", "cases.md"), ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
+)  # fmt: skip
+"""Section, title and file of pages that join the navigation as soon as they are there; so do further algorithms."""
+OUTSIDE = re.compile(r"\[([^\]\[]+)\]\(((?:\.\./)+[^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    docs = Path(config["docs_dir"])
+    sections = {name: pages for entry in config["nav"] for name, pages in entry.items() if isinstance(pages, list)}
+    named = {file for pages in sections.values() for page in pages for file in page.values()}
+    for section, title, file in COMING:
+        if (docs / file).is_file() and file not in named:
+            sections[section].append({title: file})
+    for page in sorted((docs / "algorithms").glob("*.md")):
+        file = f"algorithms/{page.name}"
+        if file not in named:
+            sections["Algorithms"].append({_title(page): file})
+    return config
+
+
+def _title(page: Path) -> str:
+    first = page.read_text().partition("\n")[0]
+    return first.lstrip("# ").strip() or page.stem
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links to files outside of the documentation become their names."""
+    here = Path(config["docs_dir"], page.file.src_path).parent
+
+    def inside(match: re.Match[str]) -> str:
+        target = (here / match[2].partition("#")[0]).resolve()
+        if target.is_relative_to(Path(config["docs_dir"]).resolve()):
+            return match[0]
+        return match[1]
+
+    return OUTSIDE.sub(inside, markdown)
