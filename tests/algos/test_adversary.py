@@ -52,6 +52,19 @@ def test_observations_are_shifted_by_at_most_eps_and_the_team_learns_from_what_i
     assert (plain == 3).all(), "what leaves is the team alone"
 
 
+def test_rewards_that_the_team_learns_from_are_shifted_and_the_adversary_is_paid_by_the_true_ones():
+    algorithm, state, trajectory = played("reward", 0.5)
+    assert (np.asarray(trajectory.extras["saw"]) == 1).all(), "the team sees and acts as it would"
+    assert (trajectory.action == 3).all()
+    paid = trajectory._replace(reward=trajectory.reward + 7.0)
+    after, _ = algorithm.update(state, paid, jax.random.key(0))
+    shift = 0.5 * np.clip(np.asarray(trajectory.extras[ATTACK])[..., 0], -1, 1)
+    assert np.asarray(after.learner.reward) == pytest.approx(7 + shift, abs=1e-6)
+    assert np.abs(shift).max() == pytest.approx(0.5)
+    returns = np.asarray(after.adversary.paid.mean)  # of what was earned after each of three steps, discounted
+    assert (returns < -7).all()
+
+
 def test_one_agent_is_taken_over_in_a_part_of_the_episodes():
     algorithm, state, trajectory = played("takeover", 0.5)
     taken = np.asarray(trajectory.extras[TAKEN])
@@ -71,7 +84,7 @@ def test_one_agent_is_taken_over_in_a_part_of_the_episodes():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("fog:eps=1", "must be one of observation:eps=NUMBER, takeover:share=NUMBER"),
+        ("fog:eps=1", "must be one of observation:eps=NUMBER, reward:eps=NUMBER, takeover:share=NUMBER"),
         ("observation:share=1", "must be one of"),
         ("observation:eps=much", "must be a number"),
         ("observation:eps=-1", "must be above 0"),

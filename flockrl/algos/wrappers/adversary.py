@@ -1,8 +1,8 @@
 """Robustness training: an adversary learns beside a team, by PPO, and is paid what the team loses.
 
-It shifts what agents see by up to eps (`observation:eps=0.1`; Zhang et al. 2021, arXiv 2101.08452), or plays for one
-agent, drawn as an episode begins, in a part of the episodes (`takeover:share=0.25`). It is part of the learner's state.
-The policy that leaves is the team's alone.
+It shifts what agents see by up to eps (`observation:eps=0.1`; Zhang et al. 2021, arXiv 2101.08452), or the reward that
+each of them learns from (`reward:eps=0.1`), or plays for one agent, drawn as an episode begins, in a part of the
+episodes (`takeover:share=0.25`). It is part of the learner's state. The policy that leaves is the team's alone.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class _Attacked:
 
     def __init__(self, inner: Algorithm, spec: EnvSpec, attack: Attack, envs: int, updates: int):
         self.inner, self.team, self.attack, self.agents = inner, inner.in_training, attack, spec.num_agents
-        if attack.kind == "observation":
-            shifts = tuple(Box((space.size,), -1.0, 1.0) for space in spec.observations)
-            spec = dataclasses.replace(spec, actions=shifts)
+        if attack.kind != "takeover":
+            widths = [space.size if attack.kind == "observation" else 1 for space in spec.observations]
+            spec = dataclasses.replace(spec, actions=tuple(Box((width,), -1.0, 1.0) for width in widths))
         config = PPOConfig(critic="own", rollout_steps=inner.rollout_steps)
         self.adversary = make_ppo(spec, config, envs=envs, updates=updates)
 
@@ -119,6 +119,9 @@ class _Attacked:
             goes_on = ~jnp.concatenate([trajectory.first[1:], jnp.ones_like(trajectory.first[:1])])[..., None, None]
             later = jnp.where(goes_on, jnp.concatenate([shift[1:], shift[:1]]), 0.0)
             lesson = lesson._replace(obs=lesson.obs + shift, next_obs=lesson.next_obs + later)
+        elif self.attack.kind == "reward":
+            lesson = lesson._replace(reward=lesson.reward + self._shift(doing)[..., 0])
+        if self.attack.kind != "takeover":
             other = other._replace(avail=None, next_avail=None)
         else:
             lesson, other = _of(lesson, ~taken), _of(other._replace(action=trajectory.action), taken)

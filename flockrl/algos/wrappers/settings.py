@@ -13,7 +13,7 @@ SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious"]
 
 
 class Attack(NamedTuple):
-    """What an adversary does. size: how far it shifts observations, or its part of the episodes."""
+    """What an adversary does. size: how far it shifts observations or rewards, or its part of the episodes."""
 
     kind: str
     size: float
@@ -22,7 +22,7 @@ class Attack(NamedTuple):
         return f"{self.kind}:{ATTACKS[self.kind]}={self.size:g}"
 
 
-ATTACKS = {"observation": "eps", "takeover": "share"}
+ATTACKS = {"observation": "eps", "reward": "eps", "takeover": "share"}
 """Kind of attack -> the name of its size."""
 
 
@@ -63,8 +63,9 @@ class PracticeConfig(Part):
     """Let agents have names of their own for what is alike (the environment's symmetries) in each episode, so that they
     learn to play with partners whom they never met."""
     adversary: str = ""
-    """Train an adversary beside a team: observation:eps=0.1 shifts what agents see by up to eps, takeover:share=0.25
-    plays for one of them in that part of the episodes. By default there is none."""
+    """Train an adversary beside a team: observation:eps=0.1 shifts what agents see by up to eps, reward:eps=0.1 what
+    they learn to be paid, takeover:share=0.25 plays for one of them in that part of the episodes. By default there is
+    none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
