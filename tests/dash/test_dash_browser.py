@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from dash_kit import Server, add, make_run, row, rows
+from dash_kit import HOSTILE, Server, add, make_run, make_study, row, rows
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="the program chromium is not installed (apt-get install chromium)"),
 ]
-HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 WIDTHS = {"desktop": (1280, 860), "phone": (390, 844)}
 
 
@@ -127,13 +126,14 @@ def test_every_view_fits_the_screen(browser, server, tmp_path, width, scheme):
     make_run(tmp_path / "long" / ("name" * 30) / "seed_1", rows(9), env="mpe/" + "long" * 20, algorithm=HOSTILE)
     make_run(tmp_path / "bench" / "cells" / "x" / "seed_0", rows(9), result={"final_eval_return": 2.0})
     (tmp_path / "bench" / "suite.json").write_text('{"name": "s", "cells": ["x/seed_0"]}')
+    make_study(tmp_path / "tune")
     tab = Tab(browser, *WIDTHS[width], color_scheme=scheme)
     page = tab.page
     page.goto(server.url)
     playwright.expect(page.get_by_role("link", name="a", exact=True)).to_be_visible(timeout=20_000)
     assert "taken" not in page.title()
     assert page.locator("img, main :not(li) > b").count() == 0  # what the hostile name would have made
-    for view in ("runs", "benchmarks", "servers", "run"):
+    for view in ("runs", "benchmarks", "tuning", "servers", "run"):
         if view == "run":
             page.goto(f"{server.url}/#/")
             page.get_by_role("link", name="a", exact=True).click()
@@ -141,6 +141,9 @@ def test_every_view_fits_the_screen(browser, server, tmp_path, width, scheme):
         else:
             page.locator(f'nav a[data-view="{view}"]').click()
             page.wait_for_timeout(600)
+        if view == "tuning":
+            playwright.expect(page.get_by_role("cell", name="★ best")).to_be_visible(timeout=10_000)
+        assert "taken" not in page.title()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
     assert not tab.wrong
     assert not tab.outside
