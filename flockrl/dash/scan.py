@@ -107,7 +107,7 @@ def is_held(path: Path, held: set[tuple[int, int]] | None) -> bool | None:
     if held is None:
         return None
     try:
-        found = os.lstat(path / LOCK)
+        found = os.lstat(f"{path}/{LOCK}")
     except OSError:
         return False
     return (found.st_dev, found.st_ino) in held
