@@ -121,7 +121,7 @@ def _newest(file: Path) -> dict[str, Any]:
 
 
 def _last_lines(file: Path, size: int) -> tuple[list[bytes], bytes]:
-    """The last lines among the last `size` bytes of a file, and the last that tells of an evaluation. Whole ones alone."""
+    """Whole lines alone: the last among the last `size` bytes of a file, and the last that tells of an evaluation."""
     content = read_end(file, size)
     begin = content.find(b"\n") + 1 if len(content) == size else 0
     content = content[begin : content.rfind(b"\n") + 1]

@@ -1,6 +1,8 @@
 """The page in a real browser: live, across a restart of the server, at two widths, by keyboard, with many runs."""
 
+import base64
 import os
+import re
 import shutil
 import threading
 import time
@@ -259,6 +261,24 @@ def trained(tmp_path_factory):
     return root
 
 
+def shown(page, film, name):
+    """The width at which the browser plays a video."""
+    data = f"data:video/{name[-4:].lstrip('.')};base64," + base64.b64encode(film).decode()
+    other = page.context.new_page()
+    try:
+        return other.evaluate(
+            """(src) => new Promise((done) => {
+                const video = document.createElement("video");
+                video.onloadeddata = () => done(video.videoWidth);
+                video.onerror = () => done(0);
+                video.src = src;
+            })""",
+            data,
+        )
+    finally:
+        other.close()
+
+
 def test_a_team_is_watched(tab, trained):
     server, page = Server(trained), tab.page
     try:
@@ -283,6 +303,13 @@ def test_a_team_is_watched(tab, trained):
         with page.expect_download() as saved:
             page.get_by_role("link", name="Save as GIF").click()
         assert saved.value.path().read_bytes()[:6] == b"GIF89a"
+        page.get_by_label("speed").select_option("4")
+        with page.expect_download(timeout=60_000) as saved:
+            page.get_by_role("button", name=re.compile("Save as (MP4|WebM)")).click()
+        film, name = saved.value.path().read_bytes(), saved.value.suggested_filename
+        assert film[4:8] == b"ftyp" if name.endswith(".mp4") else film[:4] == b"\x1a\x45\xdf\xa3"
+        assert len(film) > 1000
+        assert shown(page, film, name) == 480
         assert not tab.wrong
     finally:
         server.stop()

@@ -76,7 +76,8 @@ def test_lines_that_are_no_log_points_are_skipped(tmp_path):
     *BAD, b'{"step": 1.2.3, "return": 5}', b'{"step": 2, "return": "\\"return\\": 7"}', b'{"step":3,"return":-1e-3}\r',
     b'{"note": "return", "step": 4, "return": 1e400}', b'{"step": 5, "x": {"return": 8}, "return": 9}',
     b'{"step": 6, "return": 1, "text": "a, b"}', b'{"step": 7, "return": 2', b'{"step": 8, "note": "\\"return\\": 3}"}',
-    b'{"return": 4, "step": 1e999}', b'{"step": 9, "return": true}', b'  {"return" : 6, "step" : 10}', b'{"step": 11, "return": [1]}',
+    b'{"return": 4, "step": 1e999}', b'{"step": 9, "return": true}', b'  {"return" : 6, "step" : 10}',
+    b'{"step": 11, "return": [1]}',
 ], ids=range(len(BAD) + 12))  # fmt: skip
 def test_two_figures_are_what_they_are_among_all(tmp_path, line):
     """Numbers that are taken from a line without reading the rest of it, and those of the whole line."""

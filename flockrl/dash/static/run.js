@@ -115,7 +115,7 @@ export function runView(main, live, id) {
     }
     if (sections.get("Credit").length) sections.get("Credit").push(paid);
     fill(body, [...sections].filter(([, own]) => own.length).map(([kind, own]) => el("section", {}, el("h2", {}, kind),
-      kind === "Messages" ? el("p", { className: "faint" }, "Who listens to whom, step by step: ", el("a", { href: `#/watch/${id}` }, "watch this team"), ".") : null,
+      kind === "Messages" ? el("p", { className: "faint" }, "Who listens to whom is shown where the team is watched.") : null,
       el("div", { className: "grid" }, own))));
     const ys = [...names.values()].flat().slice(0, 120);
     live.open({ lines: [[id]], ys, points: 800, onLine: (line) => draw(line.figures) });
