@@ -1,9 +1,11 @@
 """The documentation: its site builds strictly, its links lead somewhere, its code runs, its commands exist."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from flockrl.commands.data import ConvertFlags, InfoFlags, ValidateFlags
 from flockrl.commands.train import POOLS
 from flockrl.core.errors import UsageError
 from flockrl.envs.registry import make
+from flockrl.evidence.suite import read_suite
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -30,6 +33,10 @@ obs, mask = np.zeros((1, 3, 18), np.float32), None""",
 import sys; sys.path.insert(0, EXAMPLES)
 import own_gymnasium, own_pettingzoo
 sys.modules["my_package"], Room = own_pettingzoo, own_gymnasium.Room""",
+    "paper-figure.md": """
+import flockrl
+for name in ("vdn", "qmix"):
+    flockrl.train(name, "games/two_step", out=f"runs/two_step/cells/{name}-games-two_step/seed_0")""",
     "python.md": """
 import flockrl, numpy as np
 obs = np.zeros((3, 18), np.float32)
@@ -70,6 +77,14 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_the_code_of_a_page_is_python(page):
     for block in blocks(page):
         compile(block, page.name, "exec")
+
+
+def test_suites_of_pages_are_suites(tmp_path):
+    for page in PAGES:
+        for i, block in enumerate(blocks(page, "toml")):
+            if "algorithms" in tomllib.loads(block) and "environments" in tomllib.loads(block):
+                (tmp_path / f"{i}.toml").write_text(block)
+                assert read_suite(str(tmp_path / f"{i}.toml")).cells
 
 
 def anchors(page):
@@ -211,6 +226,33 @@ def test_start_in_five_minutes(tmp_path, cli, monkeypatch):
         assert (tmp_path / file).stat().st_size > 100
 
 
+BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+def code_of(book):
+    """The cells of a notebook with code, in their order."""
+    told = json.loads(book.read_text())
+    assert (told["nbformat"], len({cell["id"] for cell in told["cells"]})) == (4, len(told["cells"]))
+    return ["".join(cell["source"]) for cell in told["cells"] if cell["cell_type"] == "code"]
+
+
+def test_notebooks_are_python():
+    assert len(BOOKS) >= 2
+    for book in BOOKS:
+        assert len(code_of(book)) >= 5
+        compile("\n".join(code_of(book)), book.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.stem)
+def test_a_notebook_runs_from_top_to_bottom(book, tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+    words = [sys.executable, "-c", "\n".join(code_of(book))]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 @pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
@@ -225,5 +267,6 @@ def test_the_site_builds_strictly(tmp_path):
     text = (site / "reference" / "index.html").read_text()
     for name in ("Trainer", "EnvSpec", "resume"):
         assert re.search(rf'id="flockrl\.[\w.]*\b{name}"', text), name
+    assert "the exported team acts as the trained one" in (site / "notebooks/first-team-page/index.html").read_text()
     pages = {page.stem for page in PAGES if page.parent == DOCS} - {"index"}
     assert pages <= {path.parent.name for path in site.glob("*/index.html")}

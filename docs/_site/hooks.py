@@ -1,4 +1,4 @@
-"""What the site does besides MkDocs: pages that may come, and links that lead out of the documentation.
+"""What the site does besides MkDocs: pages that may come, notebooks as pages, and links that lead out of it.
 
 The Markdown is written to be read on a code host too, where a link to ../flockrl/algos/ppo.py opens the file. The site
 has no such file, so there the link becomes the name of the file.
@@ -6,9 +6,12 @@ has no such file, so there the link becomes the name of the file.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File
 
 COMING = (
     ("Use", "Coordination", "coordination.md"), ("Use", "Credit", "credit.md"),
@@ -31,11 +34,36 @@ def on_config(config: Any) -> Any:
         file = f"algorithms/{page.name}"
         if file not in named:
             sections["Algorithms"].append({_title(page): file})
+    for book in sorted((docs / "notebooks").glob("*.ipynb")):
+        sections["Begin"].append({_title(book): f"notebooks/{book.stem}-page.md"})
     return config
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """A page for each notebook, beside the file itself."""
+    for book in sorted(Path(config["docs_dir"], "notebooks").glob("*.ipynb")):
+        name = f"notebooks/{book.stem}-page.md"
+        files.append(File.generated(config, name, content=_page(book)))
+    return files
+
+
+def _page(book: Path) -> str:
+    """A notebook as Markdown: its texts, its code and what the code printed."""
+    parts = []
+    for cell in json.loads(book.read_text())["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        said = "".join("".join(out.get("text", "")) for out in cell["outputs"])
+        parts += [f"```text\n{said.rstrip()}\n```"] if said else []
+    return "\n\n".join([*parts, f"[This page as a notebook]({book.name})"]) + "\n"
+
+
 def _title(page: Path) -> str:
-    first = page.read_text().partition("\n")[0]
+    text = _page(page) if page.suffix == ".ipynb" else page.read_text()
+    first = text.partition("\n")[0]
     return first.lstrip("# ").strip() or page.stem
 
 
