@@ -17,9 +17,11 @@ COMING = (
     ("Use", "Coordination", "coordination.md"), ("Use", "Credit", "credit.md"),
     ("Use", "Exploration", "exploration.md"),
     ("Use", "Hierarchy and roles", "hierarchy.md"), ("Use", "Teams that grow", "teams-that-grow.md"),
-    ("Use", "Cases", "cases.md"), ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
+    ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
 )  # fmt: skip
-"""Section, title and file of pages that join the navigation as soon as they are there; so do further algorithms."""
+"""Section, title and file of pages that join the navigation as soon as they are there."""
+HOMES = {"algorithms": "Algorithms", "cases": "Cases", "guides": "Use"}
+"""Folder -> the section that its pages join."""
 OUTSIDE = re.compile(r"\[([^\]\[]+)\]\(((?:\.\./)+[^)\s]+)\)")
 
 
@@ -30,10 +32,10 @@ def on_config(config: Any) -> Any:
     for section, title, file in COMING:
         if (docs / file).is_file() and file not in named:
             sections[section].append({title: file})
-    for page in sorted((docs / "algorithms").glob("*.md")):
-        file = f"algorithms/{page.name}"
-        if file not in named:
-            sections["Algorithms"].append({_title(page): file})
+    for folder in ("algorithms", "cases", "guides"):
+        for page in sorted((docs / folder).glob("*.md")):
+            if f"{folder}/{page.name}" not in named:
+                sections[HOMES[folder]].append({_title(page): f"{folder}/{page.name}"})
     for book in sorted((docs / "notebooks").glob("*.ipynb")):
         sections["Begin"].append({_title(book): f"notebooks/{book.stem}-page.md"})
     return config
