@@ -33,6 +33,10 @@ obs, mask = np.zeros((1, 3, 18), np.float32), None""",
 import sys; sys.path.insert(0, EXAMPLES)
 import own_gymnasium, own_pettingzoo
 sys.modules["my_package"], Room = own_pettingzoo, own_gymnasium.Room""",
+    "own-network.md": """
+import re, sys; from pathlib import Path
+text = Path(EXAMPLES, "../docs/guides/own-network.md").read_text()
+Path("mynet.py").write_text(re.search(r"```python\\n(.*?)```", text, re.S)[1]); sys.path.insert(0, ".")""",
     "paper-figure.md": """
 import flockrl
 for name in ("vdn", "qmix"):
