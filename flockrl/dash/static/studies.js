@@ -33,7 +33,7 @@ function fresh(told, objective) {
   const range = told.low === null ? "" : ` [${number(told.low)}, ${number(told.high)}]`;
   return el("p", {}, `On ${told.of} fresh seeds: ${objective} ${number(told.best)} with the best settings and ${number(told.default)} with the default ones, a difference of `,
     el("b", {}, `${number(told.value)}${range}`), " (95%, Welch).",
-    el("span", { className: "faint" }, ` The search promised ${number(Math.abs(told.optimism))} ${told.optimism < 0 ? "less" : "more"} than that.`));
+    el("span", { className: "faint" }, told.optimism === null ? "" : ` The search promised ${number(Math.abs(told.optimism))} ${told.optimism < 0 ? "less" : "more"} than fresh seeds gave.`));
 }
 
 class Study {
@@ -53,7 +53,7 @@ class Study {
     found.confirmation ? fresh(found.confirmation, found.objective.replace(/^min:/, "")) : null);
     const done = found.trials.filter((trial) => trial.state === "complete" && trial.value !== null).sort((a, b) => a.number - b.number);
     this.chart.show([
-      { label: "best so far", x: found.so_far.map(([x]) => x), y: found.so_far.map(([, y]) => y), look: look(0) },
+      { label: "best so far", x: found.so_far.map(([x]) => x), y: found.so_far.map(([, y]) => y), look: look(0), stairs: true },
       { label: "complete trials", x: done.map((trial) => trial.number), y: done.map((trial) => trial.value), look: look(1), dots: true },
     ]);
     fill(this.body, Object.keys(found.importances).length ? [el("h3", {}, "What mattered"), shares(found.importances),
