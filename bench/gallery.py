@@ -22,10 +22,16 @@ TEAMS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
     "simple_tag": ("mappo", "mpe/simple_tag", 400_000, ()),
     "climbing": ("iql", "games/climbing", 20_000, ()),
     "traffic_junction": ("ippo", "comm/traffic_junction", 400_000, ("--comm", "tarmac")),
+    "pettingzoo": ("ippo", "pettingzoo/mpe2.simple_spread_v3", 100_000, ("--workers", "0")),
 }
 """Picture -> algorithm, environment, steps, further words."""
 SEEDS = {"ippo": 3, "mappo": 3}
 """Seeds of simple_spread for the picture of all runs."""
+
+
+SEARCH = ("--search", "lr=log:1e-4:1e-1", "explore_end=0.01:0.5")
+TUNED = ("iql", "games/climbing", "--steps", 4000, "--trials", 12, *SEARCH)
+"""A small search, for the picture of searches."""
 
 
 def flockrl(*words: object) -> None:
@@ -43,6 +49,8 @@ def train(runs: Path, scale: float) -> None:
             shutil.rmtree(path, ignore_errors=True)
             words = ("--steps", int(200_000 * scale), "--seeds", seeds, "--out", path, "--quiet")
             flockrl("train", algorithm, "mpe/simple_spread", *words)
+    if not (runs / "tune" / "tuning.json").is_file():
+        flockrl("tune", *TUNED, "--confirm", 0, "--out", runs / "tune", "--quiet")
 
 
 def shoot(runs: Path, out: Path) -> None:
@@ -63,6 +71,10 @@ def shoot(runs: Path, out: Path) -> None:
             page.get_by_label("Search runs").fill("spread")
             page.wait_for_timeout(1500)
             page.screenshot(path=out / "dash-runs.png")
+            page.goto(f"{url}/#/tuning")
+            page.wait_for_selector(".uplot")
+            page.wait_for_timeout(500)
+            page.screenshot(path=out / "dash-tuning.png")
             with urllib.request.urlopen(f"{url}/api/runs") as answer:
                 keys = {run["title"]: run["id"] for run in json.load(answer)["runs"]}
             for name in TEAMS:

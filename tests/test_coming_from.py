@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SMALL = {**TINY, "steps": 128}
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["stable-baselines3", "rllib", "pettingzoo"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["stable-baselines3", "rllib", "pettingzoo", "xuance"])
 def test_a_snippet_runs_as_it_stands(block, tmp_path, monkeypatch):
     """With fewer steps."""
     train = flockrl.train

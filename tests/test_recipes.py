@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 TEXT = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
@@ -17,6 +19,14 @@ def test_recipe_runs(block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(re.sub(r"steps=[\d_]+", "steps=3200", block), {})
     assert capsys.readouterr().out.strip()
+
+
+def test_the_network_is_a_network():
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "flockrl.train" not in block]
+    program = {}
+    exec(block, program)
+    out, _ = program["Residual"]().init_with_output(jax.random.key(0), jnp.zeros((3, 5)))
+    assert out.shape == (3, 64)
 
 
 def test_the_sweep_is_a_suite(tmp_path):

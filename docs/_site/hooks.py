@@ -1,4 +1,4 @@
-"""What the site does besides MkDocs: pages that may come, and links that lead out of the documentation.
+"""What the site does besides MkDocs: pages that may come, notebooks as pages, and links that lead out of it.
 
 The Markdown is written to be read on a code host too, where a link to ../flockrl/algos/ppo.py opens the file. The site
 has no such file, so there the link becomes the name of the file.
@@ -6,17 +6,22 @@ has no such file, so there the link becomes the name of the file.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File
 
 COMING = (
     ("Use", "Coordination", "coordination.md"), ("Use", "Credit", "credit.md"),
     ("Use", "Exploration", "exploration.md"),
     ("Use", "Hierarchy and roles", "hierarchy.md"), ("Use", "Teams that grow", "teams-that-grow.md"),
-    ("Use", "Cases", "cases.md"), ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
+    ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
 )  # fmt: skip
-"""Section, title and file of pages that join the navigation as soon as they are there; so do further algorithms."""
+"""Section, title and file of pages that join the navigation as soon as they are there."""
+HOMES = {"algorithms": "Algorithms", "cases": "Cases", "guides": "Use"}
+"""Folder -> the section that its pages join."""
 OUTSIDE = re.compile(r"\[([^\]\[]+)\]\(((?:\.\./)+[^)\s]+)\)")
 
 
@@ -27,15 +32,40 @@ def on_config(config: Any) -> Any:
     for section, title, file in COMING:
         if (docs / file).is_file() and file not in named:
             sections[section].append({title: file})
-    for page in sorted((docs / "algorithms").glob("*.md")):
-        file = f"algorithms/{page.name}"
-        if file not in named:
-            sections["Algorithms"].append({_title(page): file})
+    for folder in ("algorithms", "cases", "guides"):
+        for page in sorted((docs / folder).glob("*.md")):
+            if f"{folder}/{page.name}" not in named:
+                sections[HOMES[folder]].append({_title(page): f"{folder}/{page.name}"})
+    for book in sorted((docs / "notebooks").glob("*.ipynb")):
+        sections["Begin"].append({_title(book): f"notebooks/{book.stem}-page.md"})
     return config
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """A page for each notebook, beside the file itself."""
+    for book in sorted(Path(config["docs_dir"], "notebooks").glob("*.ipynb")):
+        name = f"notebooks/{book.stem}-page.md"
+        files.append(File.generated(config, name, content=_page(book)))
+    return files
+
+
+def _page(book: Path) -> str:
+    """A notebook as Markdown: its texts, its code and what the code printed."""
+    parts = []
+    for cell in json.loads(book.read_text())["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        said = "".join("".join(out.get("text", "")) for out in cell["outputs"])
+        parts += [f"```text\n{said.rstrip()}\n```"] if said else []
+    return "\n\n".join([*parts, f"[This page as a notebook]({book.name})"]) + "\n"
+
+
 def _title(page: Path) -> str:
-    first = page.read_text().partition("\n")[0]
+    text = _page(page) if page.suffix == ".ipynb" else page.read_text()
+    first = text.partition("\n")[0]
     return first.lstrip("# ").strip() or page.stem
 
 

@@ -236,6 +236,9 @@ def _show(address: str, said: dict[str, Any]) -> None:
         ("sent again", f"{said['known']:,} trajectories"),
         ("log", f"{said['log_bytes'] / MB:,.1f} MB"),
     ]  # fmt: skip
+    actors = said.get("actors")
+    if actors:
+        rows.append(("actors", f"{actors['seen']:,} seen, {actors['lately']:,} in the last minute"))
     if "version" in said:
         trained, metrics = said["trained"], said["metrics"]
         value = metrics.get("return")

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from flockrl.core.rundir import CONFIG, METRICS, RESULT, TRAINER
-from flockrl.dash import bench, relays
+from flockrl.dash import bench, relays, studies
 from flockrl.dash.files import plain, read_object
 from flockrl.dash.films import Films
 from flockrl.dash.guard import Guard
@@ -83,6 +83,12 @@ class Dash:
         tables = [{"title": found.titles[key], **await self._read(bench.table, p)} for key, p in found.benches.items()]
         return JSONResponse(tables)
 
+    async def studies(self, request: Request) -> Response:
+        found = self.source.scan()
+        latest = sorted(found.studies, key=lambda key: -studies.changed(found.studies[key]))[: studies.LISTED]
+        told = [{"title": found.titles[key], **await self._read(studies.study, found.studies[key])} for key in latest]
+        return JSONResponse(told)
+
     async def relays(self, request: Request) -> Response:
         found = self.source.scan()
         told = []
@@ -115,9 +121,9 @@ class Dash:
             Route("/", self.index), Route("/api/live", self.live), Route("/api/runs", self.runs),
             Route("/api/lines", self.lines), Route("/api/run/{key}", self.run),
             Route("/api/differences", self.differences), Route("/api/benches", self.benches),
-            Route("/api/relays", self.relays), Route("/api/run/{key}/film", self.film, methods=["POST"]),
-            Route("/api/film/{film}", self.filmed), Route("/api/film/{film}/{name}", self.picture),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/api/studies", self.studies), Route("/api/relays", self.relays),
+            Route("/api/run/{key}/film", self.film, methods=["POST"]), Route("/api/film/{film}", self.filmed),
+            Route("/api/film/{film}/{name}", self.picture), Mount("/static", StaticFiles(directory=STATIC)),
         ]  # fmt: skip
         return Starlette(routes=routes, middleware=[Middleware(Guard)], lifespan=lifespan)
 

@@ -30,7 +30,7 @@ def open_file(path: Path) -> int | None:
     return None
 
 
-def stamp(path: Path) -> Stamp | None:
+def stamp(path: Path | str) -> Stamp | None:
     """What tells whether a file changed; None where there is no regular file."""
     try:
         found = os.lstat(path)

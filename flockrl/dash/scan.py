@@ -1,4 +1,4 @@
-"""What there is below the given directories: runs, benchmarks, servers. Links are not followed."""
+"""What there is below the given directories: runs, benchmarks, searches, servers. Links are not followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS = 2000
 """Runs that are shown."""
 FRESH = 1.0
 """Seconds for which what was found is taken to hold."""
-SUITE, CELLS, ADDRESS, SPEC = "suite.json", "cells", "address", "spec.json"
+SUITE, CELLS, ADDRESS, SPEC, SEARCH = "suite.json", "cells", "address", "spec.json", "search.jsonl"
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Found:
     """Where each is, relative to the directory that was given."""
     benches: dict[str, Path] = field(default_factory=dict)
     relays: dict[str, Path] = field(default_factory=dict)
+    studies: dict[str, Path] = field(default_factory=dict)
     cut: bool = False
 
 
@@ -60,7 +61,10 @@ def look(roots: Sequence[Path]) -> Found:
             inside = path.relative_to(root)
             key = hashlib.sha256(f"{number}/{inside}".encode(errors="surrogateescape")).hexdigest()[:12]
             title = (str(inside) if inside.parts else root.name).encode(errors="replace").decode()
-            kinds = {CONFIG: found.runs, TRAINER: found.runs, SUITE: found.benches, ADDRESS: found.relays}
+            kinds = {
+                CONFIG: found.runs, TRAINER: found.runs, SUITE: found.benches, ADDRESS: found.relays,
+                SEARCH: found.studies,
+            }  # fmt: skip
             for name, kind in kinds.items():
                 if name in names and (name != ADDRESS or SPEC in names):
                     kind[key], found.titles[key] = path, title
@@ -103,7 +107,7 @@ def is_held(path: Path, held: set[tuple[int, int]] | None) -> bool | None:
     if held is None:
         return None
     try:
-        found = os.lstat(path / LOCK)
+        found = os.lstat(f"{path}/{LOCK}")
     except OSError:
         return False
     return (found.st_dev, found.st_ino) in held

@@ -12,8 +12,12 @@ from flockrl.core.rundir import CONFIG, FAILURE, METRICS, RESULT, TRAINER
 from flockrl.dash.files import flat, number, parse_object, plain, read_end, read_object, read_part, stamp, text
 from flockrl.dash.scan import Found, held_locks, is_held
 
-END = 1 << 17
-"""Bytes at the end of a metrics file in which the newest figures are looked for."""
+NEAR, END = 1 << 13, 1 << 17
+"""Bytes at the end of a metrics file in which the newest figures are looked for, and if they are not there, again."""
+PACE = 10
+"""Log points over which the pace is told."""
+WATCHED = (CONFIG, TRAINER, METRICS, RESULT, FAILURE, "errors.txt")
+"""Files whose change makes a run's line anew."""
 QUIET = 120.0
 """Seconds without a log point after which a run counts as stopped, where the system tells of no locks."""
 NOT_SETTINGS = ("seed", "versions", "chosen", "extended", "record", "workers", "worker_timeout")
@@ -34,7 +38,7 @@ class Summaries:
     def __call__(self, found: Found) -> list[dict[str, Any]]:
         held, now = held_locks(), {}
         for key, path in found.runs.items():
-            stamps = tuple(stamp(path / name) for name in (CONFIG, TRAINER, METRICS, RESULT, FAILURE, "errors.txt"))
+            stamps = tuple(stamp(f"{path}/{name}") for name in WATCHED)  # no Path: this is done for all runs, often
             known = self._held.get(key)
             if known is None or known[0] != stamps:
                 known = stamps, {"id": key, "title": plain(found.titles[key]), **read(path)}
@@ -96,11 +100,11 @@ def _failure(path: Path) -> str:
 
 def _newest(file: Path) -> dict[str, Any]:
     """Step, time and returns of the last log points, and the seconds that are left at their pace."""
-    content = read_end(file, END)
-    lines = [line for line in content.splitlines() if line.endswith(b"}")]
+    lines, evaluated = _last_lines(file, NEAR)
+    if len(lines) < PACE or not evaluated:
+        lines, evaluated = _last_lines(file, END)
     last = parse_object(lines[-1]) if lines else {}
-    earlier = parse_object(lines[max(len(lines) - 10, 0)]) if lines else {}
-    evaluated = next((line for line in reversed(lines) if b'"eval_return"' in line), b"")
+    earlier = parse_object(lines[max(len(lines) - PACE, 0)]) if lines else {}
     step, seconds = number(last.get("step")), number(last.get("seconds"))
     before = number(earlier.get("step")), number(earlier.get("seconds"))
     pace = None
@@ -114,3 +118,16 @@ def _newest(file: Path) -> dict[str, Any]:
         "eval_return": number(parse_object(evaluated).get("eval_return")),
         "speed": number(last.get("steps_per_second")),
     }
+
+
+def _last_lines(file: Path, size: int) -> tuple[list[bytes], bytes]:
+    """Whole lines alone: the last among the last `size` bytes of a file, and the last that tells of an evaluation."""
+    content = read_end(file, size)
+    begin = content.find(b"\n") + 1 if len(content) == size else 0
+    content = content[begin : content.rfind(b"\n") + 1]
+    lines = content[-NEAR:].splitlines()[1:] if len(content) > NEAR else content.splitlines()
+    if len(lines) < PACE:  # long ones
+        lines = content.splitlines()
+    at = content.rfind(b'"eval_return"')
+    evaluated = content[content.rfind(b"\n", 0, at) + 1 : content.find(b"\n", at)] if at >= 0 else b""
+    return [line for line in lines if line.endswith(b"}")], evaluated

@@ -8,6 +8,7 @@ import re
 import zlib
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ HELD = 24 << 20
 """Bytes that the columns of a run may take together."""
 AGENTS = 64
 """Entries of a list that become columns."""
+EVERYWHERE = ("step", "seconds")
+"""What every log point tells."""
 PROOF = 64
 """Bytes before a place in a file by which the place is known again."""
 
@@ -65,7 +68,10 @@ class Tail:
 
     def __init__(self, path: Path, names: tuple[str, ...] = ()):
         self.path, self.names = path, names
-        self._marks = [json.dumps(re.sub(r"\[\d+\]$", "", name)).encode() for name in names]
+        lists = dict.fromkeys(re.sub(r"\[\d+\]$", "", name) for name in names)
+        self._lists = sorted(lists, key=lambda name: name in EVERYWHERE)
+        self._marks = [json.dumps(name).encode() for name in self._lists]  # lines are found by the first
+        self._numbers = {name: _pattern(name) for name in {*names, "step"}} if names and {*names} == {*lists} else {}
         self._forget()
 
     def _forget(self) -> None:
@@ -105,10 +111,10 @@ class Tail:
                     return  # the last line is being written
                 self.offset, inside = self.offset + len(block), True
                 continue
-            for line in block[:cut].splitlines():
-                if line and not inside:
-                    self._line(line)
-                self.skipped, inside = self.skipped + inside, False
+            begin = block.find(b"\n") + 1 if inside else 0  # what is left of the long line
+            self.skipped, inside = self.skipped + inside, False
+            for line in self._wanted(block, begin, cut):
+                self._line(line)
             self.offset += cut
             while self.weight > HELD:
                 longest = max(len(column.rows) for column in self.columns.values())
@@ -116,20 +122,48 @@ class Tail:
                     if 2 * len(column.rows) > longest:
                         column.thin()
 
+    def _wanted(self, block: bytes, begin: int, end: int) -> Iterator[bytes]:
+        """The lines of a part of a block; with names, those alone in which all of them occur."""
+        if not self.names:
+            yield from (line for line in block[begin:end].split(b"\n") if line.strip())
+            return
+        while (at := block.find(self._marks[0], begin, end)) >= 0:
+            cut = block.find(b"\n", at)
+            line = block[block.rfind(b"\n", begin, at) + 1 or begin : cut]
+            if all(mark in line for mark in self._marks):
+                yield line
+            begin = cut + 1
+
     def _line(self, line: bytes) -> None:
-        if any(mark not in line for mark in self._marks):
+        if self._numbers and self._quickly(line):
             return
         row = parse_object(line) if len(line) <= LINE else {}
         if number(row.get("step")) is None:
             self.skipped += 1
             return
-        for name, value in row.items():
+        for name in self._lists or row:
+            value = row.get(name)
             if isinstance(value, list):
                 for i, x in enumerate(value[:AGENTS]):
                     self._add(f"{name}[{i}]", x)
             else:
                 self._add(name, value)
         self.rows += 1
+
+    def _quickly(self, line: bytes) -> bool:
+        """Take the wanted numbers from a line that is one flat object, without reading the rest of it."""
+        if len(line) > LINE or line.count(b"{") != 1 or not line.endswith(b"}"):
+            return False
+        try:
+            found = {name: float(pattern.search(line)[1]) for name, pattern in self._numbers.items()}  # type: ignore[index]
+        except (TypeError, ValueError):  # one is not there, or no number
+            return False
+        if number(found["step"]) is None:
+            return False
+        for name in self.names:
+            self._add(name, found[name])
+        self.rows += 1
+        return True
 
     def _add(self, name: str, value: Any) -> None:
         found = number(value)
@@ -154,6 +188,11 @@ class Tail:
         _, i, j = np.intersect1d(a, b, assume_unique=True, return_indices=True)
         order = np.argsort(left[i], kind="stable")
         return left[i][order], right[j][order]
+
+
+def _pattern(name: str) -> re.Pattern[bytes]:
+    """Finds the number of this name in a log point."""
+    return re.compile(re.escape(json.dumps(name).encode()) + rb":\s*(-?\d[\d.eE+-]{0,40})\s*[,}]")
 
 
 def proof(path: Path, offset: int) -> int:

@@ -68,7 +68,7 @@ class Relay:
             self.refuse("The log cannot be written.", peer)
             logger.error("the log cannot be written: %s", error)
             raise Busy("The server cannot write to its disk.") from error
-        self.senders.remember(experience.id, peer)
+        self.senders.remember(experience.id, experience.version, peer)
         with self._lock:
             known = experience.trajectories - new
             self._counts["messages"] += 1
@@ -129,7 +129,7 @@ class Relay:
             "uptime": time.time() - self._began, "published": self.store.newest,
             "accepted": {"trajectories": log.trajectories, "rows": log.rows},
             "known": self._counts["known"], "rows_per_second": rows / span, "refused": refused,
-            "log_bytes": log.bytes, "damaged": log.damaged,
+            "log_bytes": log.bytes, "damaged": log.damaged, "actors": self.senders.told(),
         }  # fmt: skip
         if learner is not None:
             about["health"] = f"failed: {learner.failure}" if learner.failure else "training"

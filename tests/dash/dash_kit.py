@@ -16,6 +16,27 @@ CONFIG = {
 }  # fmt: skip
 
 
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>\"'</script><script>alert(2)</script>"
+SEARCHING = [
+    {"algorithm": "ippo", "env": HOSTILE, "objective": "eval_return", "seeds": 2, "sampler": "tpe", "pruner": "median",
+     "search": {"lr": "log:1e-4:1e-2", HOSTILE: "a,b"}},
+    {"trial": 0, "proposed": {"lr": 0.001, HOSTILE: "a"}}, {"trial": 0, "step": 10, "value": 1.0},
+    {"trial": 1, "proposed": {"lr": 0.002, HOSTILE: "b"}}, {"trial": 1, "step": 10, "value": 9.0},
+    {"trial": 0, "step": 20, "value": 3.0}, {"trial": 0, "end": "complete", "why": ""},
+    {"trial": 1, "end": "pruned", "why": ""},
+    {"trial": 2, "proposed": {"lr": 0.003, HOSTILE: "a"}}, {"trial": 2, "end": "failed", "why": HOSTILE},
+    {"trial": 3, "proposed": {"lr": 0.004, HOSTILE: "a"}}, {"trial": 3, "step": 20, "value": 2.0},
+    {"trial": 3, "end": "complete", "why": ""}, {"trial": 4, "proposed": {"lr": 0.005, HOSTILE: "b"}},
+]  # fmt: skip
+"""What `flockrl tune` writes."""
+
+
+def make_study(path, events=SEARCHING):
+    path.mkdir()
+    (path / "search.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return path
+
+
 def row(step, **more):
     return {"step": step, "seconds": step / 100, "return": -math.sqrt(step + 1), "steps_per_second": 100.0, **more}
 

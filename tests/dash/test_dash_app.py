@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dash_kit import Server, add, make_run, row, rows
+from dash_kit import HOSTILE, SEARCHING, Server, add, make_run, make_study, row, rows
 
 import flockrl.dash
 
@@ -19,7 +19,6 @@ from flockrl.dash.app import Dash
 from flockrl.dash.scan import look
 
 STATIC = Path(flockrl.dash.__file__).parent / "static"
-HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 
 
 @pytest.fixture
@@ -155,6 +154,59 @@ def test_benchmarks_are_tables(client, root):
     assert (told["done"], told["cells"]) == (2, 3)
     (root / "bench" / "suite.json").write_text('{"cells": 5, "labels": []}')
     assert client.get("/api/benches").json()[0]["rows"] == []
+
+
+def test_searches_are_tables(client, root):
+    path = make_study(root / "tune")
+    (told,) = client.get("/api/studies").json()
+    assert (told["title"], told["algorithm"], told["env"], told["busy"]) == ("tune", "ippo", HOSTILE, False)
+    assert told["counts"] == {"complete": 2, "pruned": 1, "failed": 1, "running": 1}
+    assert told["best"] == 0  # the value of the pruned one does not count
+    assert told["so_far"] == [[0, 3.0], [3, 3.0]]
+    assert told["trials"][0] == {
+        "number": 0, "state": "complete", "value": 3.0, "step": 20, "settings": {"lr": 0.001, HOSTILE: "a"}, "why": "",
+    }  # fmt: skip
+    assert told["trials"][2]["why"] == HOSTILE
+    assert (told["importances"], told["confirmation"]) == ({}, None)
+    summary = {
+        "importances": {"lr": 0.75, "gamma": "x"},
+        "confirmation": {"default": [1.0, 3.0], "best": [4.0, 4.0], "gain": {"value": 2.0, "low": 1.0}, "optimism": -1},
+    }
+    (path / "tuning.json").write_text(json.dumps(summary))
+    (told,) = client.get("/api/studies").json()
+    assert told["importances"] == {"lr": 0.75}
+    assert told["confirmation"] == {
+        "default": 2.0, "best": 4.0, "value": 2.0, "low": 1.0, "high": None, "optimism": -1, "of": 2,
+    }  # fmt: skip
+
+
+def test_a_search_for_the_smallest(client, root):
+    make_study(root / "tune", [{**SEARCHING[0], "objective": "min:x"}, *SEARCHING[1:]])
+    (told,) = client.get("/api/studies").json()
+    assert (told["best"], told["so_far"]) == (3, [[0, 3.0], [3, 2.0]])
+
+
+def test_searches_that_make_no_sense(client, root, monkeypatch):
+    monkeypatch.setattr("flockrl.dash.studies.MOST", 3)
+    nonsense = [
+        [], {}, {"trial": True, "proposed": {}}, {"trial": -1, "proposed": {}}, {"trial": "0", "proposed": {}},
+        {"trial": 0, "proposed": 5}, {"trial": 9, "end": "complete"}, *SEARCHING[1:], SEARCHING[1],
+        {"trial": 0, "end": ["complete"]}, {"trial": 0, "end": "complete", "why": {}}, {"trial": 0, "value": 1e400},
+        {"trial": 10**400, "proposed": {}}, {"trial": 1, "step": "x", "value": None},
+    ]  # fmt: skip
+    path = make_study(root / "tune", [SEARCHING[0], *nonsense])
+    with (path / "search.jsonl").open("ab") as file:
+        file.write(b'\xff\n{"trial": 1, "end"\n[[[[\n{"trial": 7, "proposed": {}}')
+    (path / "tuning.json").write_text('{"importances": [], "confirmation": {"gain": 3, "best": {}, "optimism": "x"}}')
+    (told,) = client.get("/api/studies").json()
+    assert [trial["number"] for trial in told["trials"]] == [0, 1, 2]
+    assert told["cut"]
+    (path / "search.jsonl").write_text('[1]\n{"trial": 0, "proposed": {"lr": 1}}\n')
+    (told,) = client.get("/api/studies").json()
+    assert told["trials"][0]["settings"] == {}
+    (path / "search.jsonl").unlink()
+    (path / "search.jsonl").symlink_to(root.parent / "secret.json")
+    assert "secret" not in client.get("/api/studies").text
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:80", "evil.example:8815", "tls://127.0.0.1:1", "127.0.0.1:1/..", "\0"])

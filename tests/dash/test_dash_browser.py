@@ -1,12 +1,14 @@
 """The page in a real browser: live, across a restart of the server, at two widths, by keyboard, with many runs."""
 
+import base64
 import os
+import re
 import shutil
 import threading
 import time
 
 import pytest
-from dash_kit import Server, add, make_run, row, rows
+from dash_kit import HOSTILE, Server, add, make_run, make_study, row, rows
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -16,7 +18,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="the program chromium is not installed (apt-get install chromium)"),
 ]
-HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 WIDTHS = {"desktop": (1280, 860), "phone": (390, 844)}
 
 
@@ -127,13 +128,14 @@ def test_every_view_fits_the_screen(browser, server, tmp_path, width, scheme):
     make_run(tmp_path / "long" / ("name" * 30) / "seed_1", rows(9), env="mpe/" + "long" * 20, algorithm=HOSTILE)
     make_run(tmp_path / "bench" / "cells" / "x" / "seed_0", rows(9), result={"final_eval_return": 2.0})
     (tmp_path / "bench" / "suite.json").write_text('{"name": "s", "cells": ["x/seed_0"]}')
+    make_study(tmp_path / "tune")
     tab = Tab(browser, *WIDTHS[width], color_scheme=scheme)
     page = tab.page
     page.goto(server.url)
     playwright.expect(page.get_by_role("link", name="a", exact=True)).to_be_visible(timeout=20_000)
     assert "taken" not in page.title()
     assert page.locator("img, main :not(li) > b").count() == 0  # what the hostile name would have made
-    for view in ("runs", "benchmarks", "servers", "run"):
+    for view in ("runs", "benchmarks", "tuning", "servers", "run"):
         if view == "run":
             page.goto(f"{server.url}/#/")
             page.get_by_role("link", name="a", exact=True).click()
@@ -141,6 +143,9 @@ def test_every_view_fits_the_screen(browser, server, tmp_path, width, scheme):
         else:
             page.locator(f'nav a[data-view="{view}"]').click()
             page.wait_for_timeout(600)
+        if view == "tuning":
+            playwright.expect(page.get_by_role("cell", name="★ best")).to_be_visible(timeout=10_000)
+        assert "taken" not in page.title()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
     assert not tab.wrong
     assert not tab.outside
@@ -256,6 +261,24 @@ def trained(tmp_path_factory):
     return root
 
 
+def shown(page, film, name):
+    """The width at which the browser plays a video."""
+    data = f"data:video/{name[-4:].lstrip('.')};base64," + base64.b64encode(film).decode()
+    other = page.context.new_page()
+    try:
+        return other.evaluate(
+            """(src) => new Promise((done) => {
+                const video = document.createElement("video");
+                video.onloadeddata = () => done(video.videoWidth);
+                video.onerror = () => done(0);
+                video.src = src;
+            })""",
+            data,
+        )
+    finally:
+        other.close()
+
+
 def test_a_team_is_watched(tab, trained):
     server, page = Server(trained), tab.page
     try:
@@ -280,6 +303,13 @@ def test_a_team_is_watched(tab, trained):
         with page.expect_download() as saved:
             page.get_by_role("link", name="Save as GIF").click()
         assert saved.value.path().read_bytes()[:6] == b"GIF89a"
+        page.get_by_label("speed").select_option("4")
+        with page.expect_download(timeout=60_000) as saved:
+            page.get_by_role("button", name=re.compile("Save as (MP4|WebM)")).click()
+        film, name = saved.value.path().read_bytes(), saved.value.suggested_filename
+        assert film[4:8] == b"ftyp" if name.endswith(".mp4") else film[:4] == b"\x1a\x45\xdf\xa3"
+        assert len(film) > 1000
+        assert shown(page, film, name) == 480
         assert not tab.wrong
     finally:
         server.stop()

@@ -72,6 +72,37 @@ def test_lines_that_are_no_log_points_are_skipped(tmp_path):
     assert found.skipped == len(BAD) - 1  # one of them is a log point with a figure that is none
 
 
+@pytest.mark.parametrize("line", [
+    *BAD, b'{"step": 1.2.3, "return": 5}', b'{"step": 2, "return": "\\"return\\": 7"}', b'{"step":3,"return":-1e-3}\r',
+    b'{"note": "return", "step": 4, "return": 1e400}', b'{"step": 5, "x": {"return": 8}, "return": 9}',
+    b'{"step": 6, "return": 1, "text": "a, b"}', b'{"step": 7, "return": 2', b'{"step": 8, "note": "\\"return\\": 3}"}',
+    b'{"return": 4, "step": 1e999}', b'{"step": 9, "return": true}', b'  {"return" : 6, "step" : 10}',
+    b'{"step": 11, "return": [1]}',
+], ids=range(len(BAD) + 12))  # fmt: skip
+def test_two_figures_are_what_they_are_among_all(tmp_path, line):
+    """Numbers that are taken from a line without reading the rest of it, and those of the whole line."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(lines(rows(2)).encode() + line + b"\n" + lines(rows(5)[2:]).encode())
+    some, every = Tail(file, ("step", "return")), Tail(file)
+    for found in (some, every):
+        found.update()
+    for ours, theirs in zip(some.pairs("step", "return"), every.pairs("step", "return"), strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_the_newest_evaluation_is_found_far_from_the_end(tmp_path):
+    many = [row(i, more="x" * 50, **({"eval_return": 3.0} if i == 5 else {})) for i in range(400)]
+    found = summary(make_run(tmp_path / "run", many))
+    assert (found["step"], found["eval_return"], found["pace"]) == (399, 3.0, pytest.approx(0.01))
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 400, "eval_return": 9')  # being written
+    found = summary(tmp_path / "run")
+    assert (found["step"], found["eval_return"]) == (399, 3.0)
+    for shift in range(0, 60, 7):  # the place at which reading begins is in the middle of the evaluation's line
+        near = [row(i, more="x" * (8000 // 60 + shift), **({"eval_return": 3.0} if i == 5 else {})) for i in range(50)]
+        assert summary(make_run(tmp_path / f"run{shift}", near))["eval_return"] == 3.0
+
+
 def test_hostile_columns_stay_few_and_small(tmp_path, monkeypatch):
     monkeypatch.setattr(tails, "HELD", 1 << 16)
     file = tmp_path / "metrics.jsonl"

@@ -26,7 +26,7 @@ from flockrl.relay.client import Client, Refused, Unreachable
 from flockrl.relay.front import SERVICE, read_action, result
 from flockrl.relay.ingest import Limits, admit
 from flockrl.relay.learner import Learner, open_trainer
-from flockrl.relay.senders import OFFENCES, Senders
+from flockrl.relay.senders import ACTORS, OFFENCES, TOLD, Senders
 from flockrl.relay.wire import pack
 
 MB = 1 << 20
@@ -198,7 +198,7 @@ def _leaves(tree):
 
 def test_senders_are_told_apart():
     senders = Senders()
-    senders.remember(["a-1", "a-2", "b-1"], "host")
+    senders.remember(["a-1", "a-2", "b-1"], [3, 4, -1], "host")
     for _ in range(OFFENCES):
         senders.check(["a-3"], "host")
         assert senders.blame(["a-1", "unknown"]) == ["a@host"]
@@ -206,6 +206,21 @@ def test_senders_are_told_apart():
         senders.check(["b-2", "a-4"], "host")
     senders.check(["a-4"], "elsewhere")
     senders.check(["b-4"], "host")
+
+
+def test_a_status_tells_which_actors_were_seen():
+    senders = Senders()
+    senders.remember(["a-1", "a-2", "b\x1b[31m-1"], [3, 4, -1], "host")
+    senders.remember(["a-2", "a-3"], [4, 5], "host")  # one of them sent again
+    told = senders.told()
+    assert (told["seen"], told["lately"]) == (2, 2)
+    first, second = told["last"]
+    assert (first["name"], first["trajectories"], first["version"]) == ("a@host", 3, 5)
+    assert (second["trajectories"], second["version"]) == (1, -1)
+    assert "\x1b" not in second["name"]
+    senders.remember([f"n{i}-0" for i in range(ACTORS + 5)], [0] * (ACTORS + 5), "host")
+    told = senders.told()
+    assert (told["seen"], len(told["last"])) == (ACTORS, TOLD)
 
 
 # Words of strangers

@@ -4,6 +4,7 @@ import { el, fill, trouble } from "./dom.js";
 import { Live } from "./live.js";
 import { runsView } from "./runs.js";
 import { runView } from "./run.js";
+import { studiesView } from "./studies.js";
 import { benchmarksView, serversView } from "./tables.js";
 import { watchView } from "./watch.js";
 
@@ -12,8 +13,8 @@ const live = new Live((on) => {
   link.textContent = on ? "live" : "not connected";
   link.className = `link ${on ? "on" : "off"}`;
 });
-const VIEWS = { "": runsView, run: runView, benchmarks: benchmarksView, servers: serversView, watch: watchView };
-const TITLES = { "": "Runs", run: "Run", benchmarks: "Benchmarks", servers: "Servers", watch: "Watch" };
+const VIEWS = { "": runsView, run: runView, benchmarks: benchmarksView, tuning: studiesView, servers: serversView, watch: watchView };
+const TITLES = { "": "Runs", run: "Run", benchmarks: "Benchmarks", tuning: "Tuning", servers: "Servers", watch: "Watch" };
 let leave = () => {};
 
 function show(focus) {

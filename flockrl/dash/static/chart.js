@@ -19,6 +19,8 @@ function joined(lines) {
   return tables.length ? uPlot.join(tables) : [[]];
 }
 
+const paths = (line) => (line.dots ? { paths: () => null } : line.stairs ? { paths: uPlot.paths.stepped({ align: 1 }) } : {});
+
 export class Chart {
   constructor({ title = "", height = 300, xName = "step", log = false } = {}) {
     this.height = height;
@@ -39,7 +41,7 @@ export class Chart {
     if (this.plot && width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.height });
   }
 
-  // lines: [{label, x, y, low, high, look}]
+  // lines: [{label, x, y, low, high, look, dots, stairs}]; dots: points without a line between them
   show(lines) {
     this.lines = lines.filter((line) => line.x && line.x.length);
     const shape = JSON.stringify([this.lines.map((l) => [l.label, !!l.low, l.look]), this.log, this.xName, isDark()]);
@@ -66,8 +68,8 @@ export class Chart {
     const series = [{}], bands = [];
     for (const line of this.lines) {
       const { color, dash } = line.look;
-      const few = line.x.length < 40;
-      series.push({ stroke: color, width: 1.8, dash, points: { show: few, size: 4 }, spanGaps: true });
+      const few = line.dots || line.x.length < 40;
+      series.push({ stroke: color, width: 1.8, dash, points: { show: few, size: line.dots ? 6 : 4 }, spanGaps: true, ...paths(line) });
       if (line.low) {
         const k = series.length;
         const edge = { stroke: color, width: 0, points: { show: false }, spanGaps: true };

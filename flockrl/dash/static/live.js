@@ -41,10 +41,13 @@ export class Live {
   }
 
   take(told) {
+    const before = JSON.stringify([...this.runs.values(), this.about]);
     if (told.all) this.runs.clear();
     for (const run of told.runs) this.runs.set(run.id, run);
     for (const id of told.gone) this.runs.delete(id);
     this.about = { benches: told.benches, relays: told.relays, cut: told.cut };
+    // A stream that was opened again tells everything again: what is on the screen stays as it is.
+    if (this.known && before === JSON.stringify([...this.runs.values(), this.about])) return;
     this.known = true;
     for (const listener of this.listeners) listener();
   }

@@ -16,21 +16,33 @@ const KINDS = [
   ["Episodes and speed", /episode|step|second/],
   ["More", /./],
 ];
+const CREDITED = /^((?:.*\/)?credit)_(?!spread$|error$)(.+)$/;
 const HIDDEN = new Set(["step", "seconds"]);
 
-// return_per_agent[0], return_per_agent[1] -> one chart with a line for each; so with the sides of a return.
+// return_per_agent[0], return_per_agent[1] -> one chart with a line for each; so with the sides of a return, and with
+// what each agent is credited with.
 function charts(names) {
   const found = new Map();
   for (const name of names) {
     if (HIDDEN.has(name)) continue;
     const side = /^((?:eval_)?return)_(?!std$|per_agent)([^[]+)$/.exec(name);
-    const base = side ? `${side[1]} by side` : name.replace(/\[\d+\]$/, "");
+    const credited = CREDITED.exec(name);
+    const base = side ? `${side[1]} by side` : credited ? `${credited[1]} by agent` : name.replace(/\[\d+\]$/, "");
     found.set(base, [...(found.get(base) || []), name]);
   }
   return found;
 }
 
 const kindOf = (name) => KINDS.find(([, pattern]) => pattern.test(name))[0];
+
+// What agents are credited with now: the length of a bar is the share in all that is paid or charged.
+function credits(names, lines) {
+  const last = names.map((name) => [CREDITED.exec(name)[2], lines[name] && lines[name].y.at(-1)]).filter(([, x]) => x !== undefined);
+  const all = last.reduce((sum, [, x]) => sum + Math.abs(x), 0) || 1;
+  return last.length > 1 ? el("div", { className: "chart" }, el("h3", {}, "credit shares, newest"), el("div", { className: "bars" }, last.flatMap(([agent, x]) => [
+    el("span", {}, agent), el("div", {}, el("i", { className: x < 0 ? "less" : "", style: { width: `${(100 * Math.abs(x)) / all}%` } })),
+    el("span", {}, `${number(x, 3)} (${Math.round((100 * Math.abs(x)) / all)} %)`)]))) : null;
+}
 
 function setting(value) {
   return typeof value === "object" && value !== null ? JSON.stringify(value) : String(value);
@@ -47,7 +59,7 @@ function flat(value, before = "") {
 }
 
 export function runView(main, live, id) {
-  const head = el("div"), body = el("div"), about = el("div");
+  const head = el("div"), body = el("div"), about = el("div"), paid = el("div");
   const shown = new Map();
   let figures = "";
   fill(main, head, body, about);
@@ -101,14 +113,23 @@ export function runView(main, live, id) {
       shown.set(base, { chart, names: own });
       sections.get(kindOf(base)).push(chart.root);
     }
-    fill(body, [...sections].filter(([, own]) => own.length).map(([kind, own]) => el("section", {}, el("h2", {}, kind), el("div", { className: "grid" }, own))));
+    if (sections.get("Credit").length) sections.get("Credit").push(paid);
+    fill(body, [...sections].filter(([, own]) => own.length).map(([kind, own]) => el("section", {}, el("h2", {}, kind),
+      kind === "Messages" ? el("p", { className: "faint" }, "Who listens to whom is shown where the team is watched.") : null,
+      el("div", { className: "grid" }, own))));
     const ys = [...names.values()].flat().slice(0, 120);
     live.open({ lines: [[id]], ys, points: 800, onLine: (line) => draw(line.figures) });
   }
 
   function draw(lines) {
-    for (const { chart, names } of shown.values())
-      chart.show(names.map((name, i) => ({ label: name.includes("[") ? `agent ${/\[(\d+)\]/.exec(name)[1]}` : name, look: look(i), ...lines[name] })));
+    const told = [];
+    for (const [base, { chart, names }] of shown) {
+      const credited = base.endsWith("credit by agent");
+      const label = (name) => (name.includes("[") ? `agent ${/\[(\d+)\]/.exec(name)[1]}` : credited ? CREDITED.exec(name)[2] : name);
+      chart.show(names.map((name, i) => ({ label: label(name), look: look(i), ...lines[name] })));
+      if (credited) told.push(credits(names, lines));
+    }
+    fill(paid, told);
   }
 
   let last = null;

@@ -41,7 +41,7 @@ export function runsView(main, live) {
   const body = el("tbody"), head = el("p", { className: "faint", role: "status" }), unlike = el("div");
   const all = el("input", { type: "checkbox", "aria-label": "Choose all runs that are listed" });
   const figures = el("datalist", { id: "figures" });
-  let lines = new Map(), names = new Map(), told = "";
+  let lines = new Map(), names = new Map(), told = "", waiting = 0;
 
   const matching = () => {
     const words = chosen.search.toLowerCase().split(/\s+/).filter(Boolean);
@@ -70,13 +70,20 @@ export function runsView(main, live) {
     lines = new Map([...lines].filter(([key]) => names.has(key)));
     live.open({
       lines: groupsNow.map((runs) => runs.map((run) => run.id)), x: chosen.x, ys: [chosen.y],
-      onLine: (line) => { lines.set(line.runs.join("+"), line.figures[chosen.y]); draw(); },
+      onLine: (line) => { lines.set(line.runs.join("+"), line.figures[chosen.y]); soon(); },
     });
     draw();
     differences();
   }
 
+  // Lines that arrive together are drawn together.
+  function soon() {
+    if (!waiting) waiting = requestAnimationFrame(draw);
+  }
+
   function draw() {
+    cancelAnimationFrame(waiting);
+    waiting = 0;
     chart.xName = chosen.x;
     chart.log = chosen.log;
     const shown = [...names].map(([key, runs], i) => ({ label: label(runs), look: look(i), ...lines.get(key) }));
@@ -200,5 +207,5 @@ export function runsView(main, live) {
   live.listeners.add(refresh);
   live.open();
   refresh();
-  return () => { live.listeners.delete(refresh); chart.close(); };
+  return () => { live.listeners.delete(refresh); cancelAnimationFrame(waiting); chart.close(); };
 }

@@ -2,7 +2,7 @@
 
 import { ask, duration, el, fill, number, trouble } from "./dom.js";
 
-function every(seconds, call) {
+export function every(seconds, call) {
   let going = true, timer;
   const again = async () => {
     await call();
@@ -60,8 +60,18 @@ function server(found) {
       card(number(trained.steps), "steps trained on"), card(said.metrics ? number(said.metrics.return) : "–", "return"),
       card(`${number((said.log_bytes || 0) / 1048576, 3)} MB`, "log")),
     el("p", { className: "faint" }, `Agents: ${(said.agents || []).join(", ")}`),
+    actors(said.actors),
     reasons.length ? [el("h3", {}, "Refused"), el("div", { className: "scroll" }, el("table", {}, el("tbody", {}, reasons)))] : null,
     last.length ? el("details", {}, el("summary", {}, "Senders refused last"), el("table", {}, el("tbody", {}, last))) : null);
+}
+
+function actors(told) {
+  const rows = (told && Array.isArray(told.last) ? told.last : []).map((one) => el("tr", {}, el("td", { className: "name" }, String(one.name)),
+    el("td", { className: "n" }, number(one.trajectories)), el("td", { className: "n" }, one.version < 0 ? "–" : number(one.version)), el("td", { className: "n" }, `${duration(one.ago)} ago`)));
+  if (!rows.length) return null;
+  const head = [["actor"], ["trajectories", 1], ["version", 1], ["last", 1]].map(([name, n]) => el("th", { className: n ? "n" : "" }, name));
+  return [el("h3", {}, `Actors: ${number(told.seen)} seen, ${number(told.lately)} in the last minute`),
+    el("div", { className: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)))];
 }
 
 export function serversView(main, live) {

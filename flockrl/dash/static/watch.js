@@ -1,6 +1,7 @@
 // An episode of a trained team: its pictures, and what goes on inside of an agent at each step.
 
 import { ask, el, fill, number, trouble } from "./dom.js";
+import { keep, kind, record } from "./record.js";
 
 const SPEEDS = { 0.25: "¼ ×", 0.5: "½ ×", 1: "1 ×", 2: "2 ×", 4: "4 ×" };
 const STEP_MS = 250;
@@ -88,6 +89,8 @@ export function watchView(main, live, id) {
     const screen = el("img", { className: "screen", alt: "" }), where = el("span", { className: "faint", role: "status" }), panel = el("div");
     const slider = el("input", { type: "range", className: "scrub", min: 0, max: count, value: 0, "aria-label": "Step of the episode", oninput: () => { pause(); go(Number(slider.value)); } });
     const button = el("button", { type: "button", "aria-pressed": "false", onclick: () => (timer ? pause() : play()) }, "▶ Play");
+    const written = el("span", { className: "faint", role: "status" });
+    const video = kind() && el("button", { type: "button", onclick: save, title: "At the speed that is chosen; writing it takes as long as it lasts." }, `Save as ${kind()[1] === "mp4" ? "MP4" : "WebM"}`);
     const who = told.agents.map((label, i) => el("button", { type: "button", onclick: () => { agent = i; inside(); } }, label));
 
     function go(to) {
@@ -105,6 +108,19 @@ export function watchView(main, live, id) {
       button.textContent = "❚❚ Pause";
       button.setAttribute("aria-pressed", "true");
       timer = setTimeout(tick, STEP_MS / speed);
+    }
+    async function save() {
+      const mine = now;
+      pause();
+      video.disabled = true;
+      try {
+        const made = await record(pictures, STEP_MS / speed, (k) => { written.textContent = `${k} of ${pictures.length} pictures written`; }, () => going && mine === now);
+        if (made) keep(made, `episode.${kind()[1]}`);
+        written.textContent = "";
+      } catch (error) {
+        written.textContent = String(error.message || error);
+      }
+      video.disabled = false;
     }
     function inside() {
       who.forEach((one, i) => one.setAttribute("aria-pressed", String(i === agent)));
@@ -136,8 +152,9 @@ export function watchView(main, live, id) {
         el("button", { type: "button", "aria-label": "One step back", onclick: () => { pause(); go(t - 1); } }, "◀"),
         el("button", { type: "button", "aria-label": "One step on", onclick: () => { pause(); go(t + 1); } }, "▶|"),
         el("label", {}, "speed", el("select", { onchange: (event) => { speed = Number(event.target.value); } }, Object.entries(SPEEDS).sort((a, b) => a[0] - b[0]).map(([value, label]) => el("option", { value, selected: value === "1" }, label)))),
-        where), el("p", {}, el("a", { href: `/api/film/${name}/film.gif`, download: "episode.gif" }, "Save as GIF"),
-        el("span", { className: "faint" }, "  Keys: space plays and pauses, ← and → step."))),
+        where), el("div", { className: "bar" },
+        el("a", { href: `/api/film/${name}/film.gif`, download: "episode.gif" }, "Save as GIF"), video, written),
+      el("p", { className: "faint" }, "Keys: space plays and pauses, ← and → step.")),
       el("div", {}, el("div", { className: "agents", role: "group", "aria-label": "Follow an agent" }, who, told.hidden ? el("span", { className: "faint" }, `and ${told.hidden} more`) : null), panel)));
     go(0);
     play();
