@@ -21,8 +21,8 @@ HAIR = 1e-5
 class Look:
     """What is looked at: each agent's own observation, K = N rows, or the state, K = 1.
 
-    rows: K; size: numbers in each. reads: [K, F] which of them are an agent's own; the others are padding. acts: what was
-    done, as codes, and where it was done stand in the place of what followed.
+    rows: K; size: numbers in each. reads: [K, F] which of them are an agent's own; the others are padding. acts: what
+    was done, as codes, and where it was done stand in the place of what followed.
     """
 
     def __init__(self, spec: EnvSpec, on: str, entries: str = "", acts: bool = False):
