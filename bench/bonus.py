@@ -1,6 +1,7 @@
 """What each exploration bonus costs: the time of the standard PPO workload with it, as a ratio to that without.
 
     python bench/bonus.py
+    python bench/bonus.py --only rnd --rounds 2     # cases whose name contains the word, a short look
 
 IPPO on simple_spread with 128 environments, 128 steps, 4 epochs of 4 minibatches and 64 x 64 networks. All cases are
 measured in turns, and the ratio of their medians is printed.
@@ -8,6 +9,7 @@ measured in turns, and the ratio of their medians is printed.
 
 from __future__ import annotations
 
+import argparse
 import time
 from typing import Any
 
@@ -33,9 +35,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    programs = {name: _program(own) for name, own in CASES.items()}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name contains this word")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="times that each case is measured")
+    given = parser.parse_args()
+    programs = {name: _program(own) for name, own in CASES.items() if given.only in name or name == "none"}
     times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(ROUNDS):
+    for _ in range(given.rounds):
         for name, program in programs.items():
             state = program.start_state(0)
             began = time.perf_counter()

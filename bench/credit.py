@@ -6,6 +6,7 @@ minibatches, 64x64), on simple_spread, where rewards are learned, and on credit/
 
     python bench/credit.py                    # every case
     python bench/credit.py --only shapley     # cases whose name contains the word
+    python bench/credit.py --rounds 2         # a short look
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ def prepared(algorithm: str, env: str, settings: dict[str, Any]) -> tuple[Any, A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name contains this word")
-    only = parser.parse_args().only
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="times that each case is measured")
+    given = parser.parse_args()
+    only = given.only
     chosen = {name: case for name, case in CASES.items() if only in name or name.endswith("-none")}
     running = {name: prepared(*case) for name, case in chosen.items()}
     seconds: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(ROUNDS):
+    for _ in range(given.rounds):
         for name, (advance, state, key) in running.items():
             began = time.perf_counter()
             state, *_ = jax.block_until_ready(advance(state, key, jnp.int32(1)))

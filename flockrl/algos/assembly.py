@@ -25,8 +25,8 @@ from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, MultiDiscrete, PyTree
 
 ACTS = (
-    "A bonus or a fingerprint is for teams that act while they learn, and recordings do not go anywhere: leave out "
-    "--bonus and --fingerprint."
+    "A bonus, a fingerprint or importance is for teams that act while they learn, and recordings do not go anywhere: "
+    "leave out --bonus, --fingerprint and --importance."
 )
 DEEPEST = 8
 """Frozen policies inside of frozen policies that a run may be made of."""
@@ -262,7 +262,9 @@ def _params_of(policy: Algorithm) -> Callable[[Array], PyTree]:
 
 def _acts(config: Any) -> bool:
     """Whether these settings need a team that acts while it learns."""
-    return getattr(config, "bonus", "none") != "none" or getattr(config, "fingerprint", False)
+    return getattr(config, "bonus", "none") != "none" or any(
+        getattr(config, name, False) for name in ("fingerprint", "importance")
+    )
 
 
 class Facts(NamedTuple):

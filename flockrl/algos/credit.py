@@ -25,6 +25,8 @@ from flockrl.core.types import Array, EnvSpec, PyTree
 
 Value = Callable[[Array, Array], Array]
 """(action [N], present [N] bool) -> the team's reward, a scalar."""
+SHOWN = 16
+"""Teams up to this size have the credit of each agent in their metrics; of larger ones the spread is told."""
 EXACT = 8
 """Up to this number of agents all coalitions are looked at for Shapley values."""
 
@@ -61,6 +63,14 @@ class CreditConfig(Part):
                 raise UsageError(f"{name} cannot be {getattr(self, name)}.")
         if not self.reward_lr > 0:
             raise UsageError(f"reward_lr cannot be {self.reward_lr}.")
+
+
+def credit_metrics(spec: EnvSpec, each: Array) -> dict[str, Array]:
+    """Metrics of what the agents were credited with on average, [N]."""
+    metrics = {"credit": each.mean(), "credit_spread": each.std()}
+    if spec.num_agents <= SHOWN:
+        metrics |= {f"credit_{name}": each[i] for i, name in enumerate(spec.agents)}
+    return metrics
 
 
 def learns_reward(spec: EnvSpec, config: Any) -> bool:

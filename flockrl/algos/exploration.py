@@ -9,12 +9,15 @@ import jax.numpy as jnp
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, normal
 from flockrl.core.types import Array, Box, EnvSpec, PyTree
+from flockrl.nets.heads import best_action
 
 Explore = Literal["auto", "gaussian", "ou", "epsilon", "gumbel"]
 LEVELS = {"gaussian": (0.3, 0.1), "ou": (0.3, 0.1), "epsilon": (1.0, 0.05), "gumbel": (1.0, 1.0)}
 """Level at the start and at the end of the schedule where the user says nothing."""
 REAL, CHOICE = ("gaussian", "ou", "epsilon"), ("gumbel", "epsilon")
 """Kinds of noise for real actions and for choices, the default first."""
+HEAVIEST = 10.0
+"""The most that a replayed step may weigh by `others_change`."""
 OU_PULL = 0.15
 """How fast Ornstein-Uhlenbeck noise returns to zero, per step."""
 
@@ -65,3 +68,17 @@ def random_action(number: Array, legal: Array) -> Array:
     count = upto[..., -1]
     place = jnp.minimum((number * count).astype(jnp.int32), count - 1)
     return (upto <= place[..., None]).sum(-1).astype(jnp.int32)
+
+
+def taken_chance(q: Array, action: Array, legal: Array, epsilon: Array) -> Array:
+    """[..., N] how likely an agent that is greedy for values q [..., N, A], and random with probability epsilon, does
+    `action` [..., N]; legal: [..., N, A] or [N, A]."""
+    greedy = best_action(q, legal)[1] == action
+    return (1 - epsilon) * greedy + epsilon / legal.sum(-1)
+
+
+def others_change(now: Array, then: Array, alive: Array) -> Array:
+    """[..., N] how much likelier the others' actions are now than they were, for each agent: the product over the
+    others that lived of now / then [..., N], at most `HEAVIEST` (Foerster et al. 2017, arXiv 1702.08887)."""
+    ratio = jnp.where(alive, jnp.log(jnp.maximum(now, 1e-8)) - jnp.log(jnp.maximum(then, 1e-8)), 0.0)
+    return jnp.minimum(jnp.exp(ratio.sum(-1, keepdims=True) - ratio), HEAVIEST)

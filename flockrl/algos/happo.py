@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.algos.family import Family
-from flockrl.algos.parts import mean
+from flockrl.algos.parts import as_team, mean
 from flockrl.algos.ppo import _PPO, Batch, PPOConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, take
@@ -84,9 +84,7 @@ class HAPPO(_PPO):
         self.critics = [make_network(spec, self.config, 1)]
 
     def update(self, state: Any, trajectory: Trajectory, key: Array) -> tuple[Any, Metrics]:
-        """Everyone is paid the mean over agents: the team's reward."""
-        paid = jnp.broadcast_to(trajectory.reward.mean(-1, keepdims=True), trajectory.reward.shape)
-        return super().update(state, trajectory._replace(reward=paid), key)
+        return super().update(state, as_team(trajectory), key)
 
     def _values(self, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> tuple[Array, PyTree]:
         value, memories = super()._values(params, seen, memory, first)

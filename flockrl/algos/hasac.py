@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flockrl.algos.family import Family
 from flockrl.algos.happo import check_team
 from flockrl.algos.off_policy_config import JOINT
-from flockrl.algos.parts import descend
+from flockrl.algos.parts import as_team, descend
 from flockrl.algos.replay_learner import Learned, ReplayState
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.views import View
@@ -67,9 +67,7 @@ class HASAC(SAC):
         super().__init__(spec, config, envs, updates)
 
     def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
-        """Everyone is paid the mean over agents: the team's reward."""
-        paid = jnp.broadcast_to(trajectory.reward.mean(-1, keepdims=True), trajectory.reward.shape)
-        return super().update(state, trajectory._replace(reward=paid), key)
+        return super().update(state, as_team(trajectory), key)
 
     def _improve_actors(
         self, learned: Learned, view: View, action: Array, key: Array, lr: Array

@@ -12,7 +12,7 @@ import optax
 
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in
-from flockrl.core.types import Array, EnvSpec, PyTree
+from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -55,6 +55,12 @@ def joint(spec: EnvSpec, obs: Array, state: Array | None) -> Array:
     if min(sizes) == spec.obs_size:
         return obs.reshape(*obs.shape[:-2], -1)
     return jnp.concatenate([obs[..., i, :size] for i, size in enumerate(sizes)], axis=-1)
+
+
+def as_team(trajectory: Trajectory) -> Trajectory:
+    """The same experience where everyone is paid the team's reward: the mean over agents of rewards [T, B, N]."""
+    paid = jnp.broadcast_to(trajectory.reward.mean(-1, keepdims=True), trajectory.reward.shape)
+    return trajectory._replace(reward=paid)
 
 
 def own_key(spec: EnvSpec, key: Source) -> Source:

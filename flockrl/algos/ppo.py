@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.algos.counterfactual import ChoiceCritic, counterfactual
+from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
@@ -150,9 +151,10 @@ class _PPO(OnPolicy):
         advantage = gae(
             trajectory.reward, value, estimates.next_value, ended, over, self.config.gamma, self.config.gae_lambda
         )
-        returns = advantage + value
+        returns, shares = advantage + value, {}
         if self.choice_critic is not None:
             advantage = self._compared(state, trajectory, seen, estimates, returns)
+            shares = credit_metrics(self.spec, jnp.abs(advantage * trajectory.weight).mean((0, 1)))
         known = learning_weight(self.spec, trajectory.alive)
         critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
         earned, _ = monte_carlo(trajectory.reward, over, self.config.gamma)
@@ -168,7 +170,7 @@ class _PPO(OnPolicy):
         params = {**state.params, **critics}
         params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
         metrics["explained_variance"] = self._explained(returns, value, known)
-        metrics["lr"] = lr
+        metrics |= {"lr": lr, **shares}
         state = self._moved(state, trajectory, weight, estimates.memories)
         state = state._replace(params=params, optimiser=optimiser, value_moments=stats, paid=paid, magnet=magnet)
         return state, metrics

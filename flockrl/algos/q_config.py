@@ -54,6 +54,9 @@ class QConfig(ReplayConfig):
     """Part of the run over which it falls."""
     explore_together: bool = False
     """Let all agents explore in the same steps, each with an action of its own, instead of one by one."""
+    importance: bool = False
+    """Let agents that learn alone weigh replayed steps by how much likelier, or less likely, the others would do now
+    what they did then."""
     conservative: float = 0.0
     """How hard values of actions that the data does not show are pushed down (CQL); 0 where agents act themselves."""
     mixer_size: int | None = None
@@ -88,8 +91,20 @@ class QConfig(ReplayConfig):
         for name, (_, owners) in MIXER_SETTINGS.items():
             if getattr(self, name) is not None and self.mixer not in owners:
                 raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")
+        if self.importance:
+            self._check_importance()
         if self.td_lambda and self.n_step > 1:
             raise UsageError("td_lambda and n_step are two ways to look ahead: set only one of them.")
+
+    def _check_importance(self) -> None:
+        if self.mixer != "none":
+            raise UsageError("importance weighs what others did, and a mixer knows it already: use iql.")
+        if self.n_step > 1 or self.td_lambda:
+            raise UsageError("importance weighs single steps: use it without n_step and td_lambda.")
+        if self.explore_together:
+            raise UsageError("importance takes agents to explore one by one: leave out explore_together.")
+        if self.conservative:
+            raise UsageError("importance is for teams that act while they learn: leave it out.")
 
     @property
     def steps(self) -> int:

@@ -20,16 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flockrl.algos.exploration import alike, level, random_action
+from flockrl.algos.exploration import alike, level, others_change, random_action, taken_chance
 from flockrl.algos.family import Family
 from flockrl.algos.parts import joint, mean, own_key, require_discrete
 from flockrl.algos.q_config import QConfig
 from flockrl.algos.replay_learner import Learned, ReplayLearner, ReplayState
 from flockrl.algos.returns import lambda_returns, n_step_returns
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import merge, take
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, uniform
-from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Constraint, Dueling, Joint, Looking, Monotonic, Sum, Weighted, total
 from flockrl.policies.network import TeamNetwork, one_step, unroll
@@ -67,6 +68,8 @@ class QLearner(ReplayLearner):
         require_discrete(spec, "Q-learning")
         super().__init__(spec, config, envs, updates)
         self.net = TeamNetwork(spec, self.groups, config, [g.action_size + config.dueling for g in self.groups])
+        if config.importance and spec.num_agents == 1:
+            raise UsageError(f"importance weighs what others did, and {spec.name} has one agent: leave it out.")
         self.own = spec.own_actions
         names = dict.fromkeys(spec.sides) if config.mixer != "none" else ()
         self.sides = [np.flatnonzero(np.array(spec.sides) == side) for side in names]
@@ -178,13 +181,25 @@ class QLearner(ReplayLearner):
 
     # Learning
 
+    def _extra(self) -> PyTree:
+        return jnp.float32(1) if self.config.importance else ()  # how likely random actions are now
+
+    def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
+        if self.config.importance:  # how likely actions were is known while their policy is
+            policy = self.policy(state)
+            q, _ = self._q(policy["q"], trajectory.observation, trajectory.memory, trajectory.first)
+            chance = taken_chance(q, trajectory.action, self._legal(trajectory.avail), policy["epsilon"])
+            trajectory = trajectory._replace(extras={**trajectory.extras, "chance": chance})
+            state = state._replace(learned=state.learned._replace(extra=policy["epsilon"]))
+        return super().update(state, trajectory, key)
+
     def learn(
         self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
     ) -> tuple[Learned, Array, dict[str, Array]]:
         row, env, weight = place
         seen = stretch(replay, row, env, self.window)
         loss = jax.value_and_grad(self._loss, has_aux=True)
-        (_, (error, metrics)), grads = loss(learned.params, learned.targets, seen, weight)
+        (_, (error, metrics)), grads = loss(learned.params, learned.targets, seen, weight, learned.extra)
         metrics["grad_norm"] = optax.tree.norm(grads["q"])
         for name, part in grads.items():
             learned = self._descend(learned, name, part, self.config.lr * factor)
@@ -199,9 +214,9 @@ class QLearner(ReplayLearner):
         return learned._replace(targets=moved)
 
     def _loss(
-        self, params: PyTree, targets: PyTree, seen: Trajectory, weight: Array
+        self, params: PyTree, targets: PyTree, seen: Trajectory, weight: Array, epsilon: Any = ()
     ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-        """The squared errors along stretches [W, b]; each sample's error [b], and metrics."""
+        """The squared errors along stretches [W, b]; each sample's error [b], and metrics. epsilon: now, or ()."""
         q, memories = self._unroll(params["q"], seen)
         live = jax.tree.map(lambda x: x[self.config.filling :], seen._replace(memory=()))
         columns, follows = self._columns(live), self._next_values(params, targets, seen, live, memories)
@@ -215,7 +230,8 @@ class QLearner(ReplayLearner):
         if self.sides:
             losses, errors = self._mixed(params["mixer"], q[: self.steps], head, target, known, weight)
         else:
-            losses, errors = self._independent(q[: self.steps], head, target, known, weight)
+            worth = self._importance(q[: self.steps], head, epsilon)
+            losses, errors = self._independent(q[: self.steps], head, target, known, weight[:, None] * worth)
         metrics = {"loss": losses, "q": mean(errors + target, known), "td_error": mean(jnp.abs(errors), known)}
         if self.config.conservative:
             gap = self._gap(q[: self.steps], head)
@@ -284,10 +300,17 @@ class QLearner(ReplayLearner):
     def _independent(
         self, q: Array, seen: Trajectory, target: Array, known: Array, weight: Array
     ) -> tuple[Array, Array]:
-        """IQL: every agent's own error; each group's mean added up."""
+        """IQL: every agent's own error; each group's mean added up. weight: [T, b, N], or what broadcasts to it."""
         error = pick(q, seen.action) - target
-        square = weight[:, None] * error**2
+        square = weight * error**2
         return sum(mean(take(square, g, 2), take(known, g, 2)) for g in self.groups), error  # type: ignore[return-value]
+
+    def _importance(self, q: Array, seen: Trajectory, epsilon: Any) -> Array:
+        """[T, b, N] what replayed steps weigh for each agent; [1] where all weigh alike."""
+        if not self.config.importance:
+            return jnp.ones(1)
+        now = taken_chance(q, seen.action, self._legal(seen.avail), epsilon)
+        return jax.lax.stop_gradient(others_change(now, seen.extras["chance"], seen.weight > 0))
 
     def _mixed(
         self, mixers: PyTree, q: Array, seen: Trajectory, target: Array, known: Array, weight: Array

@@ -251,7 +251,8 @@ class ReplayLearner(ABC):
     def _replay(self) -> Replay:
         memory = self.remembered(self.memory(self.envs)) if self.recurrent else ()
         prioritized, steps = self.config.prioritized, self.config.rollout_steps
-        return make_replay(self.spec, self.rows, self.envs, prioritized, memory, steps, self.seeds)
+        chances = getattr(self.config, "importance", False)
+        return make_replay(self.spec, self.rows, self.envs, prioritized, memory, steps, self.seeds, chances)
 
     def _steps(self, state: ReplayState) -> Array:
         return state.iterations * (self.envs * self.config.rollout_steps)

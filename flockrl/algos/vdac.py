@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flockrl.algos.family import Family
 from flockrl.algos.happo import check_team
 from flockrl.algos.on_policy import OnPolicyState
-from flockrl.algos.parts import joint, require
+from flockrl.algos.parts import as_team, joint, require
 from flockrl.algos.ppo import _PPO, PPOConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
@@ -72,9 +72,7 @@ class VDAC(_PPO):
         return state._replace(params=params, optimiser=optimiser)
 
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
-        """Everyone is paid the mean over agents: the team's reward."""
-        paid = jnp.broadcast_to(trajectory.reward.mean(-1, keepdims=True), trajectory.reward.shape)
-        return super().update(state, trajectory._replace(reward=paid), key)
+        return super().update(state, as_team(trajectory), key)
 
     def _values(self, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> tuple[Array, PyTree]:
         """[..., N] the team's value, for everyone."""

@@ -74,10 +74,18 @@ class Batch(NamedTuple):
 
 
 def make_replay(
-    spec: EnvSpec, rows: int, envs: int, prioritized: bool, memory: PyTree = (), steps: int = 1, seeds: bool = False
+    spec: EnvSpec,
+    rows: int,
+    envs: int,
+    prioritized: bool,
+    memory: PyTree = (),
+    steps: int = 1,
+    seeds: bool = False,
+    chances: bool = False,
 ) -> Replay:
     """An empty ring of `rows` x `envs` transitions. memory: that of `envs` environments, where agents learn from
-    sequences; steps: of each rollout. seeds: whether it keeps what decided the fate of messages."""
+    sequences; steps: of each rollout. seeds: whether it keeps what decided the fate of messages; chances: whether it
+    keeps how likely each agent's action was."""
     n = spec.num_agents
 
     def zeros(*shape: int, dtype: Any = jnp.float32) -> Array:
@@ -87,6 +95,9 @@ def make_replay(
     avail = zeros(n, spec.action_size, dtype=bool) if spec.maskable else None
     near = zeros(n, n, dtype=bool) if spec.neighbours else None
     state = zeros(spec.state_size) if spec.state_size else None
+    extras = {"channel": zeros(n, 2, dtype=jnp.uint32)} if seeds else {}
+    if chances:
+        extras["chance"] = zeros(n)
     blank = Trajectory(
         obs=seen, next_obs=seen,
         action=zeros(*spec.action_shape, dtype=spec.action_dtype),
@@ -94,7 +105,7 @@ def make_replay(
         first=zeros(dtype=bool), alive=zeros(n, dtype=bool),
         next_alive=zeros(n, dtype=bool), avail=avail, next_avail=avail, state=state, next_state=state, neighbours=near,
         next_neighbours=near,
-        extras={"channel": zeros(n, 2, dtype=jnp.uint32)} if seeds else {},
+        extras=extras,
     )  # fmt: skip
     held = jax.tree.map(lambda h: jnp.zeros((rows // steps, *h.shape), h.dtype), memory)
     return Replay(blank, zeros() if prioritized else (), jnp.int32(0), jnp.int32(0), held)

@@ -12,7 +12,7 @@ from flockrl.algos.bonus.influence import Influence
 from flockrl.algos.bonus.models import ICM, RND
 from flockrl.algos.bonus.novelty import Look, share
 from flockrl.algos.bonus.settings import parse_entries
-from flockrl.algos.exploration import alike
+from flockrl.algos.exploration import HEAVIEST, alike, others_change, taken_chance
 from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.fingerprint import longer, with_age
 from flockrl.core.errors import UsageError
@@ -47,6 +47,19 @@ def rollout(algorithm, state, env=ENV, envs=4, seed=0):
 
 
 # --- counts
+
+
+def test_what_is_done_counts_together_with_where():
+    """Both agents were twice in cell 0: the first did 0 and 1 there, the second 1 both times."""
+    seen = rows([[[[0], [0]], [[0], [0]]]], action=[[[0, 1], [1, 1]]])
+    own = Counts(Look(SPEC, "own", acts=True), settings(bonus_cell=1.0, bonus_actions=True))
+    state, _ = own.learn(own.init(KEY), seen, KEY)
+    np.testing.assert_allclose(own.own(state, seen)[0], [[1, 2**-0.5], [1, 2**-0.5]], rtol=1e-6)
+    joint = Counts(Look(SPEC, "state", acts=True), settings(bonus_cell=1.0, bonus_actions=True))
+    state, _ = joint.learn(joint.init(KEY), seen, KEY)
+    np.testing.assert_allclose(joint.own(state, seen)[0], [[1], [1]], rtol=1e-6)
+    state, _ = joint.learn(state, seen._replace(next_obs=seen.next_obs + 5), KEY)  # where it leads does not matter
+    np.testing.assert_allclose(joint.own(state, seen)[0], [[2**-0.5]] * 2, rtol=1e-6)
 
 
 def test_counts_pay_by_the_root_of_visits():
@@ -286,6 +299,10 @@ def test_tables_are_paid_at_once():
         ("iql", {"bonus": "count", "bonus_bits": 8, "bonus_cell": 1.0}, "two ways to count"),
         ("iql", {"bonus": "count", "bonus_on": "state", "bonus_kind": "minimum"}, "use it with --bonus-on own"),
         ("iql", {"bonus": "counts"}, "bonus must be one of"),
+        ("iql", {"bonus": "icm", "bonus_actions": True}, "bonus_actions has no meaning with bonus=icm"),
+        ("vdn", {"importance": True}, "use iql"),
+        ("iql", {"importance": True, "n_step": 2}, "weighs single steps"),
+        ("iql", {"importance": True, "explore_together": True}, "one by one"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name, given, words):
@@ -303,6 +320,8 @@ def test_settings_that_make_no_sense_are_refused(name, given, words):
         ("ppo", "classic/cartpole", {"bonus": "count", "bonus_kind": "minimum"}, "compares agents"),
         ("ippo", "mpe/simple_speaker_listener", {"bonus": "rnd", "bonus_kind": "leader"}, "unlike observations"),
         ("ippo", "explore/k_step", {"bonus": "rnd", "bonus_entries": "99"}, "have 15 entries"),
+        ("iql", "mpe/simple", {"importance": True}, "has one agent"),
+        ("cql", "explore/k_step", {"importance": True, "conservative": 0.0}, "recordings do not go anywhere"),
     ],
 )
 def test_environments_that_do_not_fit_are_refused(name, env, given, words):
@@ -353,3 +372,42 @@ def test_fingerprints_stand_after_the_own_numbers_and_reach_the_replay():
     np.testing.assert_array_equal(stored, np.repeat([0.0, 0.25], 8)[:, None, None] * np.ones((1, 4, 2)))
     with pytest.raises(UsageError, match="recordings do not go anywhere"):
         make_algorithm("cql", ENV.spec, make_config("cql", {"fingerprint": True}), envs=4, updates=4)
+
+
+# --- replayed steps of others that have changed
+
+
+def test_steps_weigh_by_how_much_likelier_the_others_do_the_same_now():
+    legal = jnp.array([[True] * 4, [True, True, False, False]])
+    q = jnp.array([[0.0, 3, 1, 2], [1, 0, 9, 9]])
+    chance = taken_chance(q, jnp.array([1, 1]), legal, jnp.float32(0.2))
+    np.testing.assert_allclose(chance, [0.8 + 0.2 / 4, 0.2 / 2], rtol=1e-6)
+    now, then = jnp.array([0.5, 0.2, 0.9]), jnp.array([0.25, 0.4, 0.9])
+    alive = jnp.ones(3, bool)
+    np.testing.assert_allclose(others_change(now, then, alive), [0.5, 2.0, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(others_change(now, then, alive.at[0].set(False)), [0.5, 1.0, 0.5], rtol=1e-5)
+    assert others_change(jnp.array([1.0, 1.0]), jnp.array([1.0, 0.01]), alive[:2]).tolist() == [HEAVIEST, 1.0]
+
+
+@pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
+def test_the_steps_of_unchanged_others_weigh_as_ever_and_those_of_others_do_not(memory):
+    """The first rollout meets the policy that made it; then that policy, and the chance of random actions, change."""
+    more = {"memory": memory, "sequence": 8, "batch_size": 64} if memory != "none" else {}
+    own = REPLAY | {"steps_per_update": 32, "explore_start": 0.5, "explore_part": 1.0} | more
+    plain, weighing = (
+        make_algorithm("iql", ENV.spec, make_config("iql", own | extra), envs=4, updates=4)
+        for extra in ({}, {"importance": True})
+    )
+    one, two = plain.init(KEY), weighing.init(KEY)
+    data = rollout(plain, one)
+    updates = [jax.jit(learner.update) for learner in (plain, weighing)]
+    apart = []
+    for i in range(2):
+        one, two = (
+            update(state, data, jax.random.key(i))[0] for update, state in zip(updates, (one, two), strict=True)
+        )
+        leaves = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), one.learned.params, two.learned.params)
+        apart.append(max(jax.tree.leaves(leaves)))
+    assert apart[0] < 1e-6 < 1e-5 < apart[1]
+    then = np.asarray(two.replay.rows.extras["chance"])[:8]
+    assert set(np.unique(then.round(4))) <= {0.125, 0.625}  # a half of the steps is random, among four actions

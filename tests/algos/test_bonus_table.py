@@ -1,4 +1,5 @@
-"""Bonuses beside families, talk and memory: a sample of the table learns for a few updates, finite and resumable."""
+"""Families, credit, bonuses, talk and memory: what makes no sense together is refused in a sentence, and of the rest a
+sample learns for a few updates, finite and resumable."""
 
 import itertools
 import sys
@@ -26,10 +27,14 @@ POLICY = {"hidden": (8,), "rollout_steps": 8}
 REPLAY = POLICY | {"steps_per_update": 16, "batch_size": 64, "buffer_size": 256, "learning_starts": 0}
 FAMILIES = {
     "ippo": POLICY, "mappo": POLICY, "ireinforce": POLICY, "iql": REPLAY, "qmix": REPLAY, "maddpg": REPLAY,
-    "matd3": REPLAY, "masac": REPLAY,
+    "matd3": REPLAY, "masac": REPLAY, "coma": POLICY, "happo": POLICY, "hatrpo": POLICY, "vdac_mix": POLICY,
+    "hasac": REPLAY, "maac": REPLAY,
 }  # fmt: skip
+CREDIT = ("none", "difference", "aristocrat", "shapley", "counterfactual")
 BONUSES = {
+    "none": {},
     "count": {"bonus": "count", "bonus_on": "both"},
+    "actions": {"bonus": "count", "bonus_on": "state", "bonus_actions": True},
     "covering": {"bonus": "count", "bonus_kind": "covering", "bonus_bits": 8},
     "rnd": {"bonus": "rnd", "bonus_on": "state", "bonus_schedule": "linear"},
     "leader": {"bonus": "rnd", "bonus_kind": "leader", "bonus_entries": "0:4"},
@@ -38,9 +43,30 @@ BONUSES = {
 }
 TALK = {"silent": {}, "commnet": {"comm": "commnet"}, "late": {"comm": "tarmac", "channel": "loss=0.2"}}
 MEMORY = {"none": {}, "gru": {"memory": "gru", "memory_size": 8}}
-TABLE = list(itertools.product(FAMILIES, BONUSES, TALK, MEMORY))
-SAMPLE = [TABLE[i] for i in np.random.default_rng(3).choice(len(TABLE), 12, replace=False)]
+TABLE = list(itertools.product(FAMILIES, CREDIT, BONUSES, TALK, MEMORY))
+IN_TURN, PPO = ("happo", "hatrpo", "hasac"), ("ippo", "mappo", "coma")
+
+
+def refused(family, credit, bonus, talk, memory):
+    """What makes no sense together, with rewards that the environment tells."""
+    credited = credit != ("counterfactual" if family == "coma" else "none")
+    if family in IN_TURN and (credited or talk != "silent"):
+        return True
+    if (family in ("vdac_mix", "qmix") and credited) or (family == "maac" and memory != "none"):
+        return True
+    if credit == "counterfactual":
+        return family not in PPO
+    return credit == "aristocrat" and FAMILIES[family] is REPLAY
+
+
+def picked(rows, count, seed):
+    return [rows[i] for i in np.random.default_rng(seed).choice(len(rows), count, replace=False)]
+
+
+SENSE = [row for row in TABLE if not refused(*row)]
+SAMPLE = picked(SENSE, 14, 3)
 ENVS, UPDATES = 4, 4
+ROVER = "credit/rover:n=3,coupling=2,steps=9"
 
 
 def learn(algorithm, env, state, actors, number):
@@ -72,14 +98,39 @@ def _plain(tree):
     return jax.tree.map(lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)  # fmt: skip # noqa: E501
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "bonus", "talk", "memory"), SAMPLE)
-def test_bonuses_go_with_everything(family, bonus, talk, memory, tmp_path):
-    settings = FAMILIES[family] | BONUSES[bonus] | TALK[talk] | MEMORY[memory]
-    metrics = few_updates(family, make("explore/pass:size=10,steps=12"), settings, tmp_path)
+def settings_of(family, credit, bonus, talk, memory):
+    return FAMILIES[family] | {"credit": credit} | BONUSES[bonus] | TALK[talk] | MEMORY[memory]
+
+
+def test_the_table_is_built_or_refused_in_a_sentence():
+    spec, rows = make(ROVER).spec, picked(TABLE, 120, 5)
+
+    def build(row):
+        make_algorithm(row[0], spec, make_config(row[0], settings_of(*row)), envs=ENVS, updates=UPDATES)
+
+    for row in rows:
+        if refused(*row):
+            with pytest.raises(flockrl.UsageError, match=r"use .*\.$"):
+                build(row)
+        else:
+            build(row)
+    assert 20 < sum(refused(*row) for row in rows) < 100
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("iql", "difference", "actions", "silent", "none"),
+        *(pytest.param(row, marks=pytest.mark.slow, id="-".join(row)) for row in SAMPLE),
+    ],
+)
+def test_what_makes_sense_learns_and_resumes(row, tmp_path):
+    metrics = few_updates(row[0], make(ROVER), settings_of(*row), tmp_path)
     assert all(np.isfinite(float(x)) for x in metrics.values()), metrics
-    assert float(metrics["bonus"]) > 0
-    assert float(metrics["coverage"]) > 4
+    if row[2] != "none":
+        assert float(metrics["bonus"]) > 0
+        assert float(metrics["coverage"]) > 4
+    assert ("credit" in metrics) == (row[1] != "none")
 
 
 @pytest.mark.slow

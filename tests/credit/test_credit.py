@@ -297,6 +297,28 @@ def test_estimators_mean_is_the_policy_gradient_and_credit_lowers_the_variance(n
     assert variance["coma"] == pytest.approx(variance["aristocrat"], rel=1e-4)  # with exact values they are the same
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_million_samples_agree_with_the_exact_gradient(n, capsys):
+    """The same with joint actions drawn from the policies: within 1e-2 of the gradient, and variances of samples."""
+    payoff, logits = games(n)
+    wanted = exact_gradient(payoff, logits)
+    actions, pis, chance, found = estimators(payoff, logits, np.random.default_rng(1))
+    drawn = np.random.default_rng(2).choice(len(chance), size=1_000_000, p=chance / chance.sum())
+    variance = {}
+    for name, advantage in found.items():
+        total = 0.0
+        for i, pi in enumerate(pis):
+            score = np.eye(len(pi))[np.asarray(actions[:, i])] - pi
+            samples = (score * np.asarray(advantage[:, i])[:, None])[drawn]
+            np.testing.assert_allclose(samples.mean(0), wanted[i], atol=1e-2, err_msg=name)
+            total += samples.var(0).sum()
+        variance[name] = total
+    with capsys.disabled():
+        print(f"\n  variance of samples, {n} agents:", {name: round(float(v), 4) for name, v in variance.items()})
+    assert max(variance["aristocrat"], variance["coma"]) < variance["reinforce"]
+
+
 def test_a_wrong_critic_biases_comas_own_advantage_but_not_that_of_returns():
     """Errors that depend on the own action are in Q(s, a) of the paper's advantage."""
     payoff, logits = games(2)

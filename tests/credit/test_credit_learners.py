@@ -77,8 +77,7 @@ def test_combinations_learn_and_stay_finite(name, env, settings):
     assert finite(after, metrics)
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), algorithm.params(before), algorithm.params(after))
     assert any(jax.tree.leaves(moved))
-    if settings.get("credit", "none") not in ("none", "counterfactual"):
-        assert "credit" in metrics
+    assert ("credit" in metrics) == (make_config(name, settings).credit != "none")
 
 
 def test_a_learner_is_paid_the_difference_that_each_agent_made():

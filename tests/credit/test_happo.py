@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from flockrl.algos.happo import HAPPO, HAPPOConfig
 from flockrl.algos.hasac import HASAC, HASACConfig
@@ -186,6 +187,58 @@ def test_a_trust_step_is_trpos():
     np.testing.assert_allclose(found, fine[0], atol=1e-3)
     np.testing.assert_allclose(moved, kl(fine[0]), atol=1e-4)
     assert 0 < moved < 0.01
+
+
+@pytest.mark.slow
+def test_one_agent_learns_as_trpo_does():
+    """A whole update against TRPO written out: advantages by recursion, the dense Hessian of the divergence, a direct
+    solution in place of conjugate gradients."""
+    env = make("mpe/simple")
+    config = HATRPOConfig(hidden=(3,), rollout_steps=T, entropy=0.0, cg_steps=80, max_kl=0.01, lr_schedule="constant")
+    learner = HATRPO(env.spec, config, B, 9)
+    state, data = rolled(learner, env)
+    after, metrics = jax.jit(learner.update)(state, data, jax.random.key(3))
+    (net,), config = state.params["actor"], learner.config
+
+    def value(seen):
+        return np.asarray(learner._values(state.params["critic"], seen, ((),), None)[0])[..., 0]
+
+    now, then = value(data.observation), value(data.next_observation)
+    reward, end, cut = (np.asarray(x)[..., 0] for x in (data.reward, data.terminated, data.truncated))
+    advantage, later = np.zeros((T, B)), np.zeros(B)
+    for t in reversed(range(T)):
+        error = reward[t] + config.gamma * then[t] * ~end[t] - now[t]
+        later = advantage[t] = error + config.gamma * config.gae_lambda * ~(end[t] | cut[t]) * later
+    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).reshape(-1)
+    flat, unravel = ravel_pytree(net)
+    rows, action = jnp.asarray(data.obs).reshape(-1, env.spec.obs_size), np.asarray(data.action).reshape(-1)
+
+    def logits(p):
+        seen = Observation(rows[:, None])
+        return learner.actor((unravel(p),), seen, learner.algorithm().memory(1), None)[0][0][:, 0]
+
+    def gain(p):
+        logp = jax.nn.log_softmax(logits(p))[jnp.arange(len(action)), action]
+        return (jnp.exp(logp - logp_old) * advantage).mean()
+
+    def kl(p):
+        new = jax.nn.log_softmax(logits(p))
+        return (jnp.exp(old) * (old - new)).sum(-1).mean()
+
+    old = jax.lax.stop_gradient(jax.nn.log_softmax(logits(flat)))
+    logp_old = old[jnp.arange(len(action)), action]
+    g, hessian = np.asarray(jax.grad(gain)(flat)), np.asarray(jax.hessian(kl)(flat)) + 0.1 * np.eye(len(flat))
+    direction = np.linalg.solve(hessian, g)
+    full = np.sqrt(2 * 0.01 / (direction @ hessian @ direction)) * direction
+    lengths = [0.8**k for k in range(10)]
+    fine = [
+        flat + k * full
+        for k in lengths
+        if kl(flat + k * full) < 0.01 and gain(flat + k * full) - gain(flat) > 0.5 * k * g @ full
+    ]
+    assert metrics["accepted"] == 1
+    assert np.abs(np.asarray(fine[0] - flat)).max() > 0.01
+    np.testing.assert_allclose(ravel_pytree(after.params["actor"][0])[0], fine[0], atol=2e-4)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice, UsageError
-from flockrl.evidence import statistics, svg
+from flockrl.evidence import credit, statistics, svg
 from flockrl.evidence.records import collect, tidy, write_parquet
 from flockrl.evidence.report import write_report
 from flockrl.evidence.summary import lines, normalized, normalized_curves, scale
@@ -238,3 +238,28 @@ def test_ticks_are_round_and_inside():
     assert svg.ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert svg.ticks(-31, -8) == [-30, -25, -20, -15, -10]
     assert [svg.label(x) for x in (0, 20_000, 1_500_000, -0.25)] == ["0", "20k", "1.5M", "-0.25"]
+
+
+def test_credit_of_each_agent_is_drawn(tmp_path):
+    for seed in range(2):
+        path = tmp_path / f"seed_{seed}"
+        write_run(path, "ippo", "credit/bar", seed, [1.0, 2.0, 3.0], credit="difference")
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for row in rows[1:]:  # nothing was credited before the first update
+            own = {"credit": 0.0, "credit_spread": 9.0, "credit_<b>": seed + row["step"] / 1000, "credit_two": -1.0}
+            row.update(own)
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report([tmp_path], tmp_path / "page.html", animations=False)
+    text = (tmp_path / "page.html").read_text()
+    (drawn,) = re.findall(r"<section><h2>Credit</h2>.*?</section>", text)
+    named = [name for name in ("&lt;b&gt;", "two", "spread") if f"<title>{name}</title>" in drawn]
+    assert named == ["&lt;b&gt;", "two"]
+    assert drawn.count("<polyline") == 2
+    (found,) = lines(collect([tmp_path])[0])
+    steps, table = credit._shares(found)["<b>"]
+    assert steps.tolist() == [1000, 2000]
+    assert table.tolist() == [[1.0, 2.0], [2.0, 3.0]]
+
+
+def test_runs_that_divide_nothing_have_no_such_part(runs):
+    assert credit.section(lines(collect([runs])[0])) == ""

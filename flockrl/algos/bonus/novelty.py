@@ -12,6 +12,7 @@ from flockrl.algos.bonus.settings import parse_entries
 from flockrl.algos.parts import joint
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, EnvSpec, Metrics, PyTree, Trajectory
+from flockrl.nets.actions import ActionCode
 
 HAIR = 1e-5
 """Part by which novelty must be above or below the mean, so that rounding does not tell equal ones apart."""
@@ -20,11 +21,12 @@ HAIR = 1e-5
 class Look:
     """What is looked at: each agent's own observation, K = N rows, or the state, K = 1.
 
-    rows: K; size: numbers in each. reads: [K, F] which of them are an agent's own; the others are padding.
+    rows: K; size: numbers in each. reads: [K, F] which of them are an agent's own; the others are padding. acts: what
+    was done, as codes, and where it was done stand in the place of what followed.
     """
 
-    def __init__(self, spec: EnvSpec, on: str, entries: str = ""):
-        self.spec, self.on = spec, on
+    def __init__(self, spec: EnvSpec, on: str, entries: str = "", acts: bool = False):
+        self.spec, self.on, self.code = spec, on, ActionCode(spec) if acts else None
         sizes = [space.size for space in spec.observations] if on == "own" else [spec.central_size]
         self.rows, width = len(sizes), max(sizes)
         ranges = parse_entries(entries) or [(0, width)]
@@ -34,15 +36,23 @@ class Look:
         self.entries = np.concatenate([np.arange(*ends) for ends in ranges])
         self.size = len(self.entries)
         self.reads = self.entries < np.array(sizes)[:, None]
-        self.whole = self.size == width
+        self.whole = self.size == width and not acts
+        if acts:
+            more = spec.action_size * (1 if on == "own" else spec.num_agents)
+            self.size += more
+            self.reads = np.concatenate([self.reads, np.ones((self.rows, more), bool)], 1)
 
     def now(self, rows: Trajectory) -> Array:
         """[..., K, F] what was there before a step."""
         return self._pick(rows.obs, rows.state)
 
     def then(self, rows: Trajectory) -> Array:
-        """[..., K, F] what followed it."""
-        return self._pick(rows.next_obs, rows.next_state)
+        """[..., K, F] what followed it; with actions, what was done where."""
+        if self.code is None:
+            return self._pick(rows.next_obs, rows.next_state)
+        does = self.code.encode(rows.action)
+        does = does if self.on == "own" else does.reshape(*does.shape[:-2], 1, -1)
+        return jnp.concatenate([self.now(rows), does], -1)
 
     def _pick(self, obs: Array, state: Array | None) -> Array:
         obs = obs[..., : self.spec.obs_size]  # without what a wrapper added

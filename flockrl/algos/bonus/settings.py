@@ -22,6 +22,7 @@ DEFAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "bonus_on": ("own", NOVELTY),
     "bonus_kind": ("independent", NOVELTY),
     "bonus_entries": ("", NOVELTY),
+    "bonus_actions": (False, ("count", "rnd")),
     "bonus_cell": (0.25, ("count",)),
     "bonus_bits": (0, ("count",)),
     "bonus_decay": (0.5, ("count",)),
@@ -53,6 +54,9 @@ class BonusConfig(Part):
     bonus_entries: str = ""
     """The entries of the observation (with bonus_on state: of the state) that are looked at, such as 0:4,7; by default
     all."""
+    bonus_actions: bool = False
+    """Look for novelty in what is done, together with where it is done, instead of in what follows: of each agent, or
+    with bonus_on state of all of them."""
     bonus_cell: float | None = None
     """Width of the cells into which counting divides each number; by default 0.25, which tells one-hots apart."""
     bonus_bits: int | None = None
@@ -63,7 +67,7 @@ class BonusConfig(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, (_, owners) in DEFAULTS.items():
-            if getattr(self, name) not in (None, "") and self.bonus not in owners:
+            if getattr(self, name) not in (None, "", False) and self.bonus not in owners:
                 raise UsageError(f"{name} has no meaning with bonus={self.bonus}: it belongs to {', '.join(owners)}.")
         checks = {
             "bonus_scale": lambda x: x >= 0,

@@ -66,10 +66,10 @@ def _measures(spec: EnvSpec, config: Any) -> list[Measure]:
     """One for each thing that is looked at."""
     if config.bonus == "influence":
         return [Influence(spec)]
-    on, entries = config.of_bonus("bonus_on"), config.bonus_entries
-    looks = [] if on == "state" else [Look(spec, "own", entries)]
+    on, entries, acts = config.of_bonus("bonus_on"), config.bonus_entries, config.bonus_actions
+    looks = [] if on == "state" else [Look(spec, "own", entries, acts)]
     if on != "own":
-        looks.append(Look(spec, "state", "" if on == "both" else entries))
+        looks.append(Look(spec, "state", "" if on == "both" else entries, acts))
     if config.bonus == "count":
         return [Counts(look, config) for look in looks]
     return [{"rnd": RND, "icm": ICM}[config.bonus](spec, look) for look in looks]

@@ -7,13 +7,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.credit import asked, check_credit, instead, learns_reward, shapley, with_each_choice, without_each
+from flockrl.algos.credit import (
+    asked,
+    check_credit,
+    credit_metrics,
+    instead,
+    learns_reward,
+    shapley,
+    with_each_choice,
+    without_each,
+)  # fmt: skip
 from flockrl.algos.reward_model import ModelState, RewardModel
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 
-SHOWN = 16
-"""Teams up to this size have the credit of each agent in their metrics; of larger ones the spread is told."""
 MYOPIC = "credit aristocrat credits an action with its immediate reward alone"
 
 
@@ -117,10 +124,7 @@ def _pay(
         pay = trajectory.reward.mean(-1, keepdims=True) - other
     if trajectory.alive is not None:
         pay = jnp.where(trajectory.alive, pay, 0.0)
-    each = pay.mean((0, 1))
-    metrics = {"credit": each.mean(), "credit_spread": each.std()}
-    if spec.num_agents <= SHOWN:
-        metrics |= {f"credit_{name}": each[i] for i, name in enumerate(spec.agents)}
+    metrics = credit_metrics(spec, pay.mean((0, 1)))
     if "credit_error" in found:
         metrics["credit_error"] = found["credit_error"].mean()
     return pay, metrics
