@@ -52,10 +52,11 @@ class TrainOptions:
     memory_limit: str | None = None
     """Memory that reading and shuffling recorded trajectories may take, such as 512MB; by default 1GB."""
     curriculum: str | None = None
-    """Stages of the environment, as values of one of its settings: N=2,3,5 or N=2..5."""
+    """Stages of the environment, as values of one of its settings: N=2,3,5, N=2..5 or rate=0.1..0.4:4 (four values)."""
     curriculum_when: str | None = None
     """When the next stage begins: at an evaluation, as eval_return:-12, or after steps in each, as steps:100000; by
-    default after equal parts of the run."""
+    default after equal parts of the run. progress: each evaluation chooses a stage, by how fast eval_return (or
+    progress:METRIC) changes there."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):

@@ -27,7 +27,7 @@ from flockrl.training.memory import check_shapes
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
 from flockrl.training.setup import configure
-from flockrl.training.stages import curriculum_of
+from flockrl.training.stages import Position, curriculum_of
 from flockrl.training.warm import begin
 
 
@@ -113,12 +113,12 @@ def _train(
         return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
 
 
-def _program(config: RunConfig, source: Any, stage: int = 0) -> Any:
+def _program(config: RunConfig, source: Any, position: Position | None = None) -> Any:
     """The program of a run, or of a seed with a curriculum."""
     curriculum = curriculum_of(config.options)
     if curriculum is None:
         return make_program(config, source)
-    staged = Staged(config, curriculum, stage)
+    staged = Staged(config, curriculum, position)
     staged.check()
     return staged
 
@@ -182,7 +182,7 @@ def resume(
         if runs[0].config.options.curriculum is not None:
             for run in runs:
                 if not (run.path / RESULT).exists():
-                    program = _program(run.config, run.source, run.stage)
+                    program = _program(run.config, run.source, run.position)
                     Loop(program, [run.config], [run.path], run.source, callbacks, quiet).run()
             again = [Run(p, None, trust) for p in paths]
             return again[0] if len(again) == 1 else again
