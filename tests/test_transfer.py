@@ -1,5 +1,8 @@
 """Transfer between tasks: entities and actions by other names, layers that begin anew or stay as they are."""
 
+import runpy
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,4 +140,17 @@ def test_layers_that_cannot_be_frozen_are_refused():
     with pytest.raises(UsageError, match="PopArt rescales"):
         learner(where, freeze="head")
     with pytest.raises(UsageError, match="use happo"):
-        learner(where, name="hatrpo", freeze="torso")
+        learner(where, name="hatrpo", freeze="torso", net="flat", entity_size=None)
+
+
+def test_what_a_warm_start_bought():
+    """Steps to a score by hand; the interval of a ratio holds it, and shrinks to it where seeds agree."""
+    bench = runpy.run_path(str(Path(__file__).parent.parent / "bench" / "bought.py"))
+    rows = [{"step": 0, "eval_return": 1.0}, {"step": 10}, {"step": 20, "eval_return": 5.0}, {"step": 30}]
+    steps, there = bench["reached"]([rows, rows[:2], rows[2:]], "eval_return", 4.5)
+    assert steps.tolist() == [20, 10, 20]
+    assert there.tolist() == [True, False, True]
+    value, low, high = bench["ratio"](np.array([10.0, 20.0, 30.0]), np.array([30.0, 40.0, 50.0]))
+    assert value == 0.5
+    assert 10 / 50 <= low < 0.5 < high <= 30 / 30
+    assert bench["ratio"](np.array([10.0, 10.0]), np.array([40.0])) == (0.25, 0.25, 0.25)

@@ -294,7 +294,7 @@ class OnPolicy(StochasticPolicy, ABC):
         if isinstance(obs_moments, Moments):
             obs_moments = observe(obs_moments, trajectory.obs, weight, self.pool, slowest=0.001)
         if isinstance(state_moments, Moments) and trajectory.state is not None:
-            one, there = jnp.ones((1, 1)), None if weight is None else weight.max(-1, keepdims=True)
+            one, there = np.zeros(1, np.int32), None if weight is None else weight.max(-1, keepdims=True)
             state_moments = observe(state_moments, trajectory.state[:, :, None], there, one, slowest=0.001)
         memory = jax.tree.map(lambda h: h[-1], memories)
         return state._replace(
