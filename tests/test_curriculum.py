@@ -101,7 +101,7 @@ def test_each_stage_is_met_twice_before_progress_chooses():
         following = program.after(step, {"eval_return": float(step)}, 0)
         program.position = program.position._replace(stage=following)
     assert went == [0, 1, 2, 0, 1, 2]
-    assert [met.count for met in program.position.met] == [2, 2, 2]
+    assert [met.times for met in program.position.met] == [2, 2, 2]
 
 
 def test_the_position_survives_a_checkpoint():

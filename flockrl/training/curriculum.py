@@ -92,7 +92,7 @@ class Staged:
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Any]]:
         state, episodes, metrics = self._program.run(state, seed, count)
         metrics = {**metrics, "stage": jnp.float32(self.stage)}
-        if self.position.met and self.position.met[self.stage].count >= FEWEST:
+        if self.position.met and self.position.met[self.stage].times >= FEWEST:
             metrics["learning_progress"] = jnp.float32(self.position.met[self.stage].progress)
         return state, episodes, metrics
 

@@ -213,18 +213,16 @@ class Loop:
             row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
         self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
         if isinstance(self.program, Staged) and until < total:
-            self._choose_stage(until * self.program.setting.iteration_steps, rows[0])
+            self._choose_stage(self.program, until * self.program.setting.iteration_steps, rows[0])
         if until % self.checkpoint_every == 0 or until == total:
             self._save(until)
         return until
 
-    def _choose_stage(self, step: int, row: dict[str, Any]) -> None:
+    def _choose_stage(self, program: Staged, step: int, row: dict[str, Any]) -> None:
         """Go on in another stage of the curriculum, where one is due."""
-        stage = self.program.after(step, row, self.seeds[0])
-        if stage != self.program.stage:
-            self.states = [self.program.move(self.states[0], self.seeds[0], stage)]
-            self.best = [Best(self.parties)]
-            self._enter(self.program.env)
+        if (stage := program.after(step, row, self.seeds[0])) != program.stage:
+            self.states, self.best = [program.move(self.states[0], self.seeds[0], stage)], [Best(self.parties)]
+            self._enter(program.env)
 
     def _record(self, iteration: int, rows: list[dict[str, Any]], evaluate: bool) -> None:
         """Check, evaluate if due, write down, and tell the callbacks."""

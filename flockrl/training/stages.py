@@ -45,16 +45,16 @@ class Curriculum(NamedTuple):
 class Met(NamedTuple):
     """What evaluations in one stage gave: how many there were, and a fast and a slow mean of the metric."""
 
-    count: int = 0
+    times: int = 0
     fast: float = 0.0
     slow: float = 0.0
 
     def after(self, value: float) -> Met:
         """With one more evaluation: the fast mean moves half way to it, the slow mean half way to the fast one."""
-        if not self.count:
+        if not self.times:
             return Met(1, value, value)
         fast = (self.fast + value) / 2
-        return Met(self.count + 1, fast, (self.slow + fast) / 2)
+        return Met(self.times + 1, fast, (self.slow + fast) / 2)
 
     @property
     def progress(self) -> float:
@@ -72,9 +72,9 @@ class Position(NamedTuple):
     def weights(self) -> np.ndarray:
         """[stages] with which probability each is chosen next. Stages whose progress is not known come first, one after
         the other; then each by its share of the progress, and all alike where there is none."""
-        missing = [i for i, met in enumerate(self.met) if met.count < FEWEST]
+        missing = [i for i, met in enumerate(self.met) if met.times < FEWEST]
         if missing:
-            return np.eye(len(self.met))[min(missing, key=lambda i: (self.met[i].count, i))]
+            return np.eye(len(self.met))[min(missing, key=lambda i: (self.met[i].times, i))]
         progress = np.array([met.progress for met in self.met])
         share = progress / progress.sum() if progress.sum() > 0 else np.full(len(progress), 1 / len(progress))
         return (1 - CHANCE) * share + CHANCE / len(progress)
@@ -82,7 +82,7 @@ class Position(NamedTuple):
     def chosen(self, seed: int, step: int) -> int:
         """The stage that comes next, drawn by a random number of the seed and the step."""
         luck = np.random.default_rng([seed, step, 0x57A6E]).random()
-        return int(min(np.searchsorted(np.cumsum(self.weights()), luck, side="right"), len(self.met) - 1))
+        return min(int(np.searchsorted(np.cumsum(self.weights()), luck, side="right")), len(self.met) - 1)
 
     def meta(self) -> dict[str, Any]:
         """What a checkpoint says of it."""

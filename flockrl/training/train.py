@@ -74,7 +74,7 @@ def train(
 def _train(
     algorithm: str | Mapping[str, Any], env: Any, seeds: int, out: str | Path | None, quiet: bool,
     callbacks: Sequence[Callback], record: str | Path | None, init_from: str | Path | Run | None, init_partly: bool,
-    settings: dict[str, Any], changes: dict[str, str],
+    settings: dict[str, Any], changes: dict[str, Any],
 ) -> Any:  # fmt: skip
     check_platform()
     own = {field.name for field in dataclasses.fields(TrainOptions)}

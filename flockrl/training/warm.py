@@ -58,7 +58,8 @@ class Changes(NamedTuple):
 
 def changes_of(config: RunConfig, theirs: EnvSpec, mine: EnvSpec) -> Changes:
     """What a user says: `landmark=goal,action:1=4` and `head,torso.dense_0`."""
-    kinds, actions = [], []
+    kinds: list[tuple[str, str]] = []
+    actions: list[tuple[int, int]] = []
     for word in layer_names(config.init_map):
         there, equals, here = (part.strip() for part in word.partition("="))
         numbers = re.fullmatch(r"action:(\d{1,6})=(\d{1,6})", f"{there}={here}")
@@ -164,7 +165,7 @@ def take_over(
         if in_layers(path, changes.reinit):
             return leaf
         old = known.get(there)
-        new = None if old is None else changes.taken(old, leaf)
+        new = leaf if old is None else changes.taken(old, leaf)
         if old is None or new.shape != leaf.shape or new.dtype != leaf.dtype:
             found = "is not there" if old is None else f"is {list(old.shape)} there"
             wrong.append(f"{where} {list(leaf.shape)} {found}")

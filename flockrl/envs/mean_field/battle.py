@@ -252,9 +252,9 @@ class Battle:
                 sketch.line([(k * cell, 0), (k * cell, 1)], LINE, 0.002)
                 sketch.line([(0, k * cell), (1, k * cell)], LINE, 0.002)
             health, spots = np.asarray(state.health), self._spots(state)
-            for i in np.flatnonzero(health > 0):
-                color = mix((ORANGE, BLUE)[self.side[i]], 0.7 * (1 - float(health[i]) / self.health))
-                sketch.disc(*spots[i], 0.38 * cell, color)
+            for who in np.flatnonzero(health > 0):
+                color = mix((ORANGE, BLUE)[self.side[who]], 0.7 * (1 - float(health[who]) / self.health))
+                sketch.disc(float(spots[who, 0]), float(spots[who, 1]), 0.38 * cell, color)
             for i, whom in enumerate(np.asarray(state.aim)):  # blows fell before agents moved
                 if whom < 2 * self.n and before is not None:
                     sketch.line([before[i], before[whom]], INK, 0.006)
