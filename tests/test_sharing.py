@@ -9,6 +9,7 @@ import pytest
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups, merge, pooling, read_actions, take, write_actions
 from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete
+from flockrl.nets.normalisation import moments, observe
 
 SPEC = EnvSpec(
     "unlike",
@@ -59,8 +60,12 @@ def test_merge_undoes_take(share):
 
 
 def test_pooling_averages_within_groups():
-    matrix = pooling(make_groups(SPEC, "groups"), 4)
-    np.testing.assert_allclose(matrix @ np.array([1.0, 10.0, 3.0, 30.0]), [2, 20, 2, 20])
+    pool = pooling(make_groups(SPEC, "groups"), 4)
+    assert pool.tolist() == [0, 1, 0, 1]
+    rows = jnp.array([1.0, 10.0, 3.0, 30.0])[None, None]
+    stats = observe(moments((4,)), rows, None, pool, slowest=0.0)
+    np.testing.assert_allclose(stats.mean, [2, 20, 2, 20])
+    np.testing.assert_allclose(stats.var, [1, 100, 1, 100])
 
 
 MIXED = EnvSpec(

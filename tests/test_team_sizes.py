@@ -1,11 +1,15 @@
 """Teams with other numbers of agents than they learned with: playing, beginning, and what is refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flockrl
 from flockrl.core.errors import UsageError
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.programs import make_program
+from flockrl.training.setup import configure
 
 RUN = {
     "steps": 80, "envs": 2, "rollout_steps": 20, "epochs": 1, "minibatches": 1, "hidden": (8,), "eval_every": 80,
@@ -48,3 +52,24 @@ def test_flat_networks_play_with_their_own_number(tmp_path):
     flat = flockrl.train("ippo", "mpe/simple_spread:N=2", out=tmp_path / "flat", **RUN)
     with pytest.raises(UsageError, match="trained with --net entities"):
         flat.evaluate(4, env="mpe/simple_spread:N=3")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mfac", {"rollout_steps": 10, "agent_ids": False}),
+        pytest.param("mappo", {}, marks=pytest.mark.slow),
+        pytest.param("mappo", {"net": "entities"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_program_is_as_long_for_many_agents_as_for_few(name, settings):
+    """Compile time follows the length of the program, and agents are an axis of it."""
+    lines = []
+    for n in (4, 40):
+        env = flockrl.make_env(f"mpe/simple_spread:N={n}")
+        title, config = configure(name, settings, env.spec)
+        program = make_program(RunConfig(title, "x", TrainOptions(envs=2), config), env)
+        lowered = jax.jit(program.advance).lower(program.shape(), jax.random.key(0), jnp.int32(1))
+        lines.append(lowered.as_text().count("\n"))
+    assert lines[0] > 1000
+    assert abs(lines[1] - lines[0]) < 0.01 * lines[0]

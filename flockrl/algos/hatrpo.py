@@ -22,6 +22,7 @@ from flockrl.algos.family import Family
 from flockrl.algos.happo import HAPPO, HAPPOConfig
 from flockrl.algos.parts import mean, require
 from flockrl.algos.ppo import Batch
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.policies.stochastic import legal
@@ -58,6 +59,8 @@ class HATRPOConfig(HAPPOConfig):
 
 def make(spec: EnvSpec, config: HATRPOConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for `envs` parallel environments and a run of `updates` updates."""
+    if config.freeze:
+        raise UsageError("hatrpo moves all parameters of a policy at once, and cannot freeze some: use happo.")
     return HATRPO(spec, config, envs, updates).algorithm()
 
 

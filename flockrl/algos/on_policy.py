@@ -17,7 +17,7 @@ import numpy as np
 from flockrl.algos.counterfactual import ChoiceCritic
 from flockrl.algos.defaults import settle
 from flockrl.algos.on_policy_config import Reads
-from flockrl.algos.parts import adam, joint, lr_factor, mean, var
+from flockrl.algos.parts import adam, check_layers, joint, layer_names, lr_factor, mean, var
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, pooling, take
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
@@ -87,7 +87,10 @@ class OnPolicy(StochasticPolicy, ABC):
                 for group, own in zip(self.groups, sees, strict=True)
             ]
         self.pool = pooling(self.groups, spec.num_agents)
-        self.optimiser = adam(config.max_grad_norm, eps=1e-5)
+        self.optimiser = adam(config.max_grad_norm, eps=1e-5, freeze=config.freeze)
+        heads = [layer for layer in layer_names(config.freeze) if layer.partition(".")[0] == "head"]
+        if heads and self.critics and config.normalize_value:
+            raise UsageError("freeze: PopArt rescales the critics' head: freeze other layers, or --no-normalize-value.")
 
     @property
     def judged(self) -> tuple[Group, ...]:
@@ -124,6 +127,7 @@ class OnPolicy(StochasticPolicy, ABC):
         if self.choice_critic is not None:
             choice_keys = jax.random.split(jax.random.fold_in(key, 1), self.groups[0].of)
             params["choice"] = self.choice_critic.init([choice_keys[g.number] for g in self.groups], seen)
+        check_layers("freeze", self.config.freeze, [net for nets in params.values() for net in nets])
         normal = self.config.normalize_obs
         return OnPolicyState(
             params=params,
@@ -290,7 +294,7 @@ class OnPolicy(StochasticPolicy, ABC):
         if isinstance(obs_moments, Moments):
             obs_moments = observe(obs_moments, trajectory.obs, weight, self.pool, slowest=0.001)
         if isinstance(state_moments, Moments) and trajectory.state is not None:
-            one, there = jnp.ones((1, 1)), None if weight is None else weight.max(-1, keepdims=True)
+            one, there = np.zeros(1, np.int32), None if weight is None else weight.max(-1, keepdims=True)
             state_moments = observe(state_moments, trajectory.state[:, :, None], there, one, slowest=0.001)
         memory = jax.tree.map(lambda h: h[-1], memories)
         return state._replace(

@@ -83,10 +83,40 @@ def lr_factor(schedule: Schedule, progress: Array) -> Array:
     return jnp.asarray(factors[schedule], jnp.float32)
 
 
-def adam(max_grad_norm: float | None, eps: float) -> optax.GradientTransformation:
-    """Adam without its learning rate, behind a clip of the gradient's norm."""
+def adam(max_grad_norm: float | None, eps: float, freeze: str = "") -> optax.GradientTransformation:
+    """Adam without its learning rate, behind a clip of the gradient's norm. freeze: layers that stay as they are, whose
+    gradients count as 0."""
     clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
-    return optax.chain(clip, optax.scale_by_adam(eps=eps))
+    moving = optax.chain(clip, optax.scale_by_adam(eps=eps))
+    if not freeze:
+        return moving
+    layers = layer_names(freeze)
+
+    def hold(path: Any, grad: Array) -> Array:
+        return jnp.zeros_like(grad) if in_layers(path, layers) else grad
+
+    return optax.chain(optax.stateless(lambda grads, _: jax.tree_util.tree_map_with_path(hold, grads)), moving)
+
+
+def layer_names(text: str) -> tuple[str, ...]:
+    """What a user names: `torso,head.bias` as a tuple."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def in_layers(path: Any, layers: Sequence[str]) -> bool:
+    """Whether a leaf of a tree stands in one of the layers. A layer is a name on its path, or several in a row with
+    dots between them, such as torso or torso.dense_0."""
+    names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+    return any(f".{layer}." in f".{'.'.join(names)}." for layer in layers)
+
+
+def check_layers(setting: str, text: str, trees: Sequence[PyTree]) -> None:
+    """Refuse names of layers that none of the trees has."""
+    paths = [path for tree in trees for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    for layer in layer_names(text):
+        if not any(in_layers(path, (layer,)) for path in paths):
+            names = {str(key.key) for path in paths for key in path if isinstance(getattr(key, "key", None), str)}
+            raise UsageError(f"{setting}: there is no layer {layer!r}, but {', '.join(sorted(names))}.")
 
 
 def descend(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.credit import CreditConfig
 from flockrl.algos.defaults import STRETCH, settle
-from flockrl.algos.parts import Schedule, adam, descend, lr_factor, require, require_room
+from flockrl.algos.parts import Schedule, adam, check_layers, descend, lr_factor, require, require_room
 from flockrl.algos.wrappers.settings import PracticeConfig
 from flockrl.comm.settings import CommConfig, draws_lots
 from flockrl.core.devices import spread
@@ -181,7 +181,7 @@ class ReplayLearner(ABC):
         self.rows = max(-(-config.buffer_size // (envs * steps)), -(-window // steps) + 1) * steps
         self.seeds = draws_lots(config)
         self.groups = make_groups(spec, config.share)
-        self.optimiser = adam(config.max_grad_norm, eps=1e-8)
+        self.optimiser = adam(config.max_grad_norm, eps=1e-8, freeze=config.freeze)
 
     def algorithm(self) -> Algorithm:
         self.bytes = replay_bytes(self._replay)
@@ -242,6 +242,7 @@ class ReplayLearner(ABC):
 
     def init(self, key: Array) -> ReplayState:
         params = self.networks(key)
+        check_layers("freeze", self.config.freeze, [net for nets in params.values() for net in nets])
         optimiser = {name: tuple(map(self.optimiser.init, nets)) for name, nets in params.items()}
         # A copy: the targets start equal and must not share memory with what is donated.
         targets = jax.tree.map(jnp.copy, {name: params[name] for name in self.followed or params})

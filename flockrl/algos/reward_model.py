@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.algos.parts import adam, descend, joint
 from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
@@ -62,7 +63,7 @@ class RewardModel:
         seen, paid = self.reads(trajectory), trajectory.reward.mean(-1)
         guess = self.predict(model, seen, trajectory.action)
         told = 1 - ((paid - guess) ** 2).mean() / (paid.var() + 1e-8)
-        one = jnp.ones((1, 1))
+        one = np.zeros(1, np.int32)
         model = model._replace(
             paid=observe(model.paid, paid[..., None], None, one, slowest=0.01),
             seen=observe(model.seen, seen[:, :, None], None, one, slowest=0.01),

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy_config import JOINT
@@ -104,7 +105,7 @@ class TD3BC(TD3):
             seen = observe(seen, trajectory.obs, weight, self.pool, slowest=0.0)
             if isinstance(central, Moments) and trajectory.state is not None:
                 there = None if weight is None else weight.max(-1, keepdims=True)
-                central = observe(central, trajectory.state[:, :, None], there, jnp.ones((1, 1)), slowest=0.0)
+                central = observe(central, trajectory.state[:, :, None], there, np.zeros(1, np.int32), slowest=0.0)
             state = state._replace(learned=state.learned._replace(extra=(seen, central)))
         return super().update(state, trajectory, key)
 

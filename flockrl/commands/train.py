@@ -35,6 +35,10 @@ class TrainFlags(Processes):
     """Begin with the parameters of another run, as RUN or RUN:SIDE."""
     init_partly: bool = False
     """With --init-from, take over what fits and leave the rest, instead of refusing what does not fit."""
+    init_map: str = ""
+    """With --init-from, what entities and actions of that run are called here: landmark=goal,action:1=4."""
+    reinit: str = ""
+    """With --init-from, layers that begin anew nevertheless, by name: head, torso.dense_0,value_moments."""
     record: Path | None = None
     """Write every episode of the training to this file (.arrow, .parquet or .csv)."""
     platform: Platform | None = None
@@ -93,7 +97,8 @@ def train(words: list[str]) -> int:
     with run.place(run.out) as out:
         train(
             name, run.env, seeds=run.seeds, out=out, quiet=run.quiet or not run.first, record=run.record,
-            init_from=run.init_from, init_partly=run.init_partly, **vars(given.training), **settings,
+            init_from=run.init_from, init_partly=run.init_partly,
+            init_map=run.init_map, reinit=run.reinit, **vars(given.training), **settings,
         )  # fmt: skip
     return 0
 

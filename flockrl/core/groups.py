@@ -159,11 +159,11 @@ def write_actions(spec: EnvSpec, groups: Sequence[Group], parts: Sequence[Array]
 
 
 def pooling(groups: Sequence[Group], num_agents: int) -> np.ndarray:
-    """[N, N] matrix that replaces each agent's number by the mean over its group."""
-    matrix = np.zeros((num_agents, num_agents), np.float32)
-    for group in groups:
-        matrix[np.ix_(group.agents, group.agents)] = 1 / group.size
-    return matrix
+    """[N] the place of each agent's group among these."""
+    places = np.zeros(num_agents, np.int32)
+    for place, group in enumerate(groups):
+        places[list(group.agents)] = place
+    return places
 
 
 def is_continuous(spec: EnvSpec) -> np.ndarray:

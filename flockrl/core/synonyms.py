@@ -41,6 +41,8 @@ SYNONYMS = {
     "eval_episodes": "n_eval_episodes num_eval_episodes evaluation_duration",
     "checkpoint_every": "save_freq save_every checkpoint_freq save_interval",
     "episodes": "n_eval_episodes num_episodes n_episodes",
+    "freeze": "frozen trainable requires_grad",
+    "reinit": "reset_head reset_layers",
     "init_from": "load pretrained load_path restore checkpoint",
     "out": "output output_dir out_dir log_dir logdir save_path save_dir dir",
     "seed": "random_seed",

@@ -27,6 +27,9 @@ class NetConfig(Part):
 
     mean_field: bool = False
     """Let agents see the mean of what their neighbours did last, as further numbers of their observations."""
+    freeze: str = ""
+    """Layers that keep the parameters they begin with, in all networks, by name: torso, torso.dense_0,head. Mostly
+    with --init-from."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

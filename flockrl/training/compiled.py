@@ -171,10 +171,10 @@ class CompiledProgram:
             self._step = train
         self.compile_seconds = time.perf_counter() - began
 
-    def start_state(self, seed: int, stage: int = 0) -> TrainState:
-        """The state before the first iteration, or one like it for a later stage of a curriculum."""
+    def start_state(self, seed: int, moves: int = 0) -> TrainState:
+        """The state before the first iteration, or one like it after so many moves in a curriculum."""
         key = seed_keys(seed)[0]
-        return self._init(jax.random.fold_in(key, stage) if stage else key, self.settings)
+        return self._init(jax.random.fold_in(key, moves) if moves else key, self.settings)
 
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Array]]:
         key = seed_keys(seed)[1]

@@ -52,10 +52,11 @@ class TrainOptions:
     memory_limit: str | None = None
     """Memory that reading and shuffling recorded trajectories may take, such as 512MB; by default 1GB."""
     curriculum: str | None = None
-    """Stages of the environment, as values of one of its settings: N=2,3,5 or N=2..5."""
+    """Stages of the environment, as values of one of its settings: N=2,3,5, N=2..5 or rate=0.1..0.4:4 (four values)."""
     curriculum_when: str | None = None
     """When the next stage begins: at an evaluation, as eval_return:-12, or after steps in each, as steps:100000; by
-    default after equal parts of the run."""
+    default after equal parts of the run. progress: each evaluation chooses a stage, by how fast eval_return (or
+    progress:METRIC) changes there."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
@@ -79,7 +80,8 @@ class TrainOptions:
 class RunConfig:
     """Everything needed to repeat a run. Saved as `config.json`.
 
-    algorithm: a name, or SIDE=PLAYER,... with a `Sides` as config. init_from: the run that its parameters begin with.
+    algorithm: a name, or SIDE=PLAYER,... with a `Sides` as config. init_from: the run that its parameters begin with;
+    init_map: what things there are called here; reinit: layers that begin anew nevertheless.
     record: the file that its episodes are written to when it is finished; may be empty. extended: the numbers of steps
     that it was given before those of `options`.
     """
@@ -91,6 +93,8 @@ class RunConfig:
     init_from: str = ""
     record: str = ""
     extended: tuple[int, ...] = ()
+    init_map: str = ""
+    reinit: str = ""
 
     @property
     def recorded(self) -> bool:
@@ -115,7 +119,7 @@ class RunConfig:
             "env": self.env,
             **dataclasses.asdict(self.options),
             **(saved if isinstance(self.config, Sides) else {"config": saved}),
-            **{name: getattr(self, name) for name in ("init_from", "record", "extended") if getattr(self, name)},
+            **{name: getattr(self, name) for name in (*TOLD, "extended") if getattr(self, name)},
             "versions": versions(),
         }
 
@@ -139,7 +143,7 @@ class RunConfig:
         for name in ("algorithm", "env"):
             if not isinstance(saved.get(name), str):
                 raise UsageError(f"A run's configuration must name its {name}.")
-        for name in ("init_from", "record"):
+        for name in TOLD:
             if not isinstance(saved.get(name, ""), str):
                 raise UsageError(f"{name} of a run's configuration must be a name, not {saved[name]!r}.")
         extended = saved.get("extended", [])
@@ -148,13 +152,15 @@ class RunConfig:
         options, settings = split_settings(saved)
         name, built = saved["algorithm"], build(TrainOptions, options, "A run")
         config = config_from_json(name, {"sides": saved["sides"], "config": settings} if "sides" in saved else settings)
-        told = {x: saved.get(x, "") for x in ("init_from", "record")}
+        told = {x: saved.get(x, "") for x in TOLD}
         return RunConfig(name, saved["env"], built, config, **told, extended=tuple(extended))
 
 
-NOT_SETTINGS = ("algorithm", "env", "config", "sides", "init_from", "record", "extended", "chosen", "versions")
+TOLD = ("init_from", "record", "init_map", "reinit")
+"""What `config.json` says of a run's beginning and end in words."""
+NOT_SETTINGS = ("algorithm", "env", "config", "sides", *TOLD, "extended", "chosen", "versions")
 """What stands in `config.json` besides settings."""
-INDIFFERENT = ("log", "workers", "worker_timeout", "ray", "devices", "init_from", "record", "extended", "versions")
+INDIFFERENT = ("log", "workers", "worker_timeout", "ray", "devices", *TOLD, "extended", "versions")
 """What may change between two parts of one run."""
 
 

@@ -2,7 +2,8 @@
 
 A stage is a program like any other. Where the setting is a number that the environment reads at every step
 (`tunable`), all stages are one program and nothing is compiled anew; where shapes change, the learner's state goes on
-with networks that do not depend on them. The stage is part of the checkpoint.
+with networks that do not depend on them. Stages follow each other, or are chosen by how fast the team learns in them
+(Matiisen et al. 2017, arXiv 1707.00183). The position is part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from flockrl.training.compiled import CompiledProgram
 from flockrl.training.config import RunConfig
 from flockrl.training.program import TrainState
 from flockrl.training.programs import make_program
-from flockrl.training.stages import STEPS, Curriculum
+from flockrl.training.stages import FEWEST, STEPS, Curriculum, Position, position_of
 from flockrl.training.warm import resized
 
 OF_EXPERIENCE = re.compile(r"\b(replay|critic_memory)\b")
@@ -31,42 +32,58 @@ OF_EXPERIENCE = re.compile(r"\b(replay|critic_memory)\b")
 
 
 class Staged:
-    """The program of one seed with a curriculum. What the loop calls goes to the program of the present stage."""
+    """The program of one seed with a curriculum. What the loop calls goes to the program of the present stage.
 
-    def __init__(self, config: RunConfig, curriculum: Curriculum, stage: int = 0):
-        self.config, self.curriculum, self.stage = config, curriculum, stage
+    Where progress chooses, stages come again: their programs are kept, and each is compiled once.
+    """
+
+    def __init__(self, config: RunConfig, curriculum: Curriculum, position: Position | None = None):
+        self.config, self.curriculum = config, curriculum
+        self.position = position or position_of(curriculum)
         self.compile_seconds, self.note, self.recording = 0.0, "", None
-        self.env: Any = None
-        self._program = self._make(stage)
+        self._kept: dict[int, CompiledProgram] = {}
+        self.env = self._place(self.stage)
+        self._program = self._make(self.env)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
-    def _make(self, stage: int) -> CompiledProgram:
+    @property
+    def stage(self) -> int:
+        return self.position.stage
+
+    def _place(self, stage: int) -> Any:
+        """The environment of a stage."""
         env = make(self.curriculum.env(self.config.env, stage))
         if isinstance(env, Host):
             raise UsageError(f"A curriculum needs a compiled environment, and {self.config.env} runs on the host.")
+        return env
+
+    def _make(self, env: Any) -> CompiledProgram:
         program = make_program(self.config, env)
-        self.env = env
         assert isinstance(program, CompiledProgram)
         if self.curriculum.setting in getattr(env, "tunable", ()):
-            program.settings = self._tuned(stage)
+            program.settings = self._tuned()
         return program
 
-    def _tuned(self, stage: int) -> dict[str, Any]:
-        return {self.curriculum.setting: jnp.float32(self.curriculum.values[stage])}
+    def _tuned(self) -> dict[str, Any]:
+        return {self.curriculum.setting: jnp.float32(self.curriculum.values[self.stage])}
 
     def check(self) -> None:
         """Refuse stages that cannot be made, or between which the learner's state cannot go on."""
-        before, env = self._program, self.env
-        for stage in range(self.stage + 1, len(self.curriculum.values)):
-            after = self._make(stage)
-            specs = before.setting.spec, after.setting.spec
-            jax.eval_shape(
-                lambda old, new, specs=specs: carried(old, new, *specs), before.shape().learner, after.shape().learner
-            )
+        before, back = self._program, self.curriculum.level is None
+        for stage in range(0 if back else self.stage + 1, len(self.curriculum.values)):
+            env = self._place(stage)
+            if self._program.settings or stage == self.stage:
+                continue
+            after = self._make(env)
+            for old, new in ((before, after), (after, before))[: 1 + back]:
+                specs = old.setting.spec, new.setting.spec
+                jax.eval_shape(
+                    lambda was, is_now, specs=specs: carried(was, is_now, *specs),
+                    old.shape().learner, new.shape().learner,
+                )  # fmt: skip
             before = after
-        self.env = env
 
     def compile(self, seed: int) -> None:
         self._program.compile(seed)
@@ -74,32 +91,48 @@ class Staged:
 
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Any]]:
         state, episodes, metrics = self._program.run(state, seed, count)
-        return state, episodes, {**metrics, "stage": jnp.float32(self.stage)}
+        metrics = {**metrics, "stage": jnp.float32(self.stage)}
+        if self.position.met and self.position.met[self.stage].times >= FEWEST:
+            metrics["learning_progress"] = jnp.float32(self.position.met[self.stage].progress)
+        return state, episodes, metrics
 
-    def due(self, step: int, row: Mapping[str, Any]) -> bool:
-        """Whether the next stage begins after so many steps of the run, with these figures."""
-        if self.stage + 1 == len(self.curriculum.values):
-            return False
-        if self.curriculum.metric == STEPS:
-            return step >= (self.stage + 1) * self.curriculum.level
-        value = row.get(self.curriculum.metric)
+    def after(self, step: int, row: Mapping[str, Any], seed: int) -> int:
+        """The stage that comes after so many steps of the run, with these figures: mostly the present one."""
+        metric, level, stage = self.curriculum.metric, self.curriculum.level, self.stage
+        higher = min(stage + 1, len(self.curriculum.values) - 1)
+        if metric == STEPS:
+            return higher if level is not None and step >= (stage + 1) * level else stage
+        value = row.get(metric)
         if value is None and "eval_return" in row:
             raise UsageError(
-                f"An evaluation here has no {self.curriculum.metric!r}, which the curriculum waits for: it has "
+                f"An evaluation here has no {metric!r}, which the curriculum waits for: it has "
                 f"{', '.join(name for name in row if isinstance(row[name], int | float) and name.startswith('eval'))}."
             )
-        return value is not None and value >= self.curriculum.level
+        if value is None:
+            return stage
+        if level is not None:
+            return higher if value >= level else stage
+        met = list(self.position.met)
+        met[stage] = met[stage].after(float(value))
+        self.position = self.position._replace(met=tuple(met))
+        return self.position.chosen(seed, step)
 
-    def climb(self, state: TrainState, seed: int) -> TrainState:
-        """The state in which the next stage begins: with new environments where it has another program."""
-        self.stage += 1
+    def move(self, state: TrainState, seed: int, stage: int) -> TrainState:
+        """The state in which another stage begins: with new environments where it has another program."""
+        if self.curriculum.level is None:
+            self._kept[self.stage] = self._program
+        self.position = self.position._replace(stage=stage, moves=self.position.moves + 1)
+        self.env = self._place(stage)
         if self._program.settings:
-            self._program.settings = self._tuned(self.stage)
-            self.env = make(self.curriculum.env(self.config.env, self.stage))
+            self._program.settings = self._tuned()
             return state
-        old, self._program = self._program, self._make(self.stage)
-        self.compile(seed)
-        fresh = self._program.start_state(seed, self.stage)
+        old = self._program
+        if stage in self._kept:
+            self._program = self._kept[stage]
+        else:
+            self._program = self._make(self.env)
+            self.compile(seed)
+        fresh = self._program.start_state(seed, self.position.moves)
         learner = carried(state.learner, fresh.learner, old.setting.spec, self._program.setting.spec)
         return TrainState(learner, fresh.actors, state.iteration)
 

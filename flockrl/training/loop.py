@@ -212,12 +212,17 @@ class Loop:
         for row in rows:
             row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
         self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
-        if isinstance(self.program, Staged) and self.program.due(until * self.program.setting.iteration_steps, rows[0]):
-            self.states, self.best = [self.program.climb(self.states[0], self.seeds[0])], [Best(self.parties)]
-            self._enter(self.program.env)
+        if isinstance(self.program, Staged) and until < total:
+            self._choose_stage(self.program, until * self.program.setting.iteration_steps, rows[0])
         if until % self.checkpoint_every == 0 or until == total:
             self._save(until)
         return until
+
+    def _choose_stage(self, program: Staged, step: int, row: dict[str, Any]) -> None:
+        """Go on in another stage of the curriculum, where one is due."""
+        if (stage := program.after(step, row, self.seeds[0])) != program.stage:
+            self.states, self.best = [program.move(self.states[0], self.seeds[0], stage)], [Best(self.parties)]
+            self._enter(program.env)
 
     def _record(self, iteration: int, rows: list[dict[str, Any]], evaluate: bool) -> None:
         """Check, evaluate if due, write down, and tell the callbacks."""
@@ -286,7 +291,7 @@ class Loop:
                 "compile_seconds": self.program.compile_seconds,
                 "settings": self.runs[i].decisive(),
                 **recording,
-                **({"stage": self.program.stage} if isinstance(self.program, Staged) else {}),
+                **(self.program.position.meta() if isinstance(self.program, Staged) else {}),
             }
             checkpoints.save(step, whole(state), meta, self.best[i].policy)
         self.saved = iteration

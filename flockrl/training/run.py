@@ -31,7 +31,7 @@ from flockrl.training.config import RunConfig
 from flockrl.training.figures import parties
 from flockrl.training.program import Program, TrainState
 from flockrl.training.programs import make_program, make_source
-from flockrl.training.stages import curriculum_of, stage_of
+from flockrl.training.stages import Position, curriculum_of, position_of
 
 
 class Run:
@@ -79,12 +79,19 @@ class Run:
         return self.config.env if curriculum is None else curriculum.env(self.config.env, self.stage)
 
     @functools.cached_property
+    def position(self) -> Position | None:
+        """Where the newest checkpoint is in its curriculum; None where there is none."""
+        curriculum = curriculum_of(self.config.options)
+        if curriculum is None:
+            return None
+        with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
+            steps = checkpoints.steps()
+            return position_of(curriculum, checkpoints.meta(steps[-1]) if steps else None)
+
+    @property
     def stage(self) -> int:
         """The stage of its curriculum that the newest checkpoint is in; 0 where there is none."""
-        curriculum = curriculum_of(self.config.options)
-        with Checkpoints(self.path / CHECKPOINTS) as checkpoints:
-            steps = checkpoints.steps() if curriculum is not None else []
-            return stage_of(curriculum, checkpoints.meta(steps[-1])) if steps and curriculum is not None else 0
+        return 0 if self.position is None else self.position.stage
 
     @property
     def algorithm(self) -> Algorithm:

@@ -27,7 +27,7 @@ from flockrl.training.memory import check_shapes
 from flockrl.training.programs import make_program, make_source
 from flockrl.training.run import Run
 from flockrl.training.setup import configure
-from flockrl.training.stages import curriculum_of
+from flockrl.training.stages import Position, curriculum_of
 from flockrl.training.warm import begin
 
 
@@ -42,6 +42,8 @@ def train(
     record: str | Path | None = None,
     init_from: str | Path | Run | None = None,
     init_partly: bool = False,
+    init_map: str = "",
+    reinit: str = "",
     trust: bool = False,
     **settings: Any,
 ) -> Any:
@@ -57,19 +59,22 @@ def train(
     out: the run's directory, by default a fresh one under runs/.
     record: a file (.arrow, .parquet or .csv) to write every episode of the training to, see docs/data.md.
     init_from: a run, or RUN:SIDE, whose parameters this one begins with; with init_partly what does not fit is left.
+    init_map: what entities and actions of that run are called here: "landmark=goal,action:1=4". reinit: layers that are
+    not taken over, by name: "head".
     trust: whether code that files name (other runs, recorded trajectories) may be imported; names that you pass need
     no trust.
     """
     with trusting(trust):
         return _train(
-            algorithm, env, seeds, out, quiet, callbacks, record, init_from, init_partly, settings
+            algorithm, env, seeds, out, quiet, callbacks, record, init_from, init_partly, settings,
+            {"init_map": init_map, "reinit": reinit},
         )  # fmt: skip
 
 
 def _train(
     algorithm: str | Mapping[str, Any], env: Any, seeds: int, out: str | Path | None, quiet: bool,
     callbacks: Sequence[Callback], record: str | Path | None, init_from: str | Path | Run | None, init_partly: bool,
-    settings: dict[str, Any],
+    settings: dict[str, Any], changes: dict[str, Any],
 ) -> Any:  # fmt: skip
     check_platform()
     own = {field.name for field in dataclasses.fields(TrainOptions)}
@@ -86,8 +91,10 @@ def _train(
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
     source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)
     file = "" if record is None else str(Path(record).absolute())
+    if not source and (said := [word for word, text in changes.items() if text]):
+        raise UsageError(f"{said[0]} changes what init_from takes over: name a run to begin with.")
     runs = [
-        RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source, file)
+        RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source, file, **changes)
         for i in range(seeds)
     ]
     program = _program(runs[0], environment)
@@ -113,12 +120,12 @@ def _train(
         return Loop(program, runs, paths, environment, callbacks, quiet, warm).run()
 
 
-def _program(config: RunConfig, source: Any, stage: int = 0) -> Any:
+def _program(config: RunConfig, source: Any, position: Position | None = None) -> Any:
     """The program of a run, or of a seed with a curriculum."""
     curriculum = curriculum_of(config.options)
     if curriculum is None:
         return make_program(config, source)
-    staged = Staged(config, curriculum, stage)
+    staged = Staged(config, curriculum, position)
     staged.check()
     return staged
 
@@ -182,7 +189,7 @@ def resume(
         if runs[0].config.options.curriculum is not None:
             for run in runs:
                 if not (run.path / RESULT).exists():
-                    program = _program(run.config, run.source, run.stage)
+                    program = _program(run.config, run.source, run.position)
                     Loop(program, [run.config], [run.path], run.source, callbacks, quiet).run()
             again = [Run(p, None, trust) for p in paths]
             return again[0] if len(again) == 1 else again

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.algos.parts import adam, descend, joint, mean
 from flockrl.algos.returns import gae
@@ -54,8 +55,8 @@ class BonusCritic:
             return sums, sums
 
         sums, along = jax.lax.scan(add, state.sums, bonus)
-        n = self.spec.num_agents
-        scale = observe(state.scale, along, None, jnp.full((n, n), 1 / n), slowest=0.05)
+        together = np.zeros(self.spec.num_agents, np.int32)
+        scale = observe(state.scale, along, None, together, slowest=0.05)
         paid = bonus / scale.std
         seen = self._see(rollout.obs, rollout.state)
         value = self._value(state.params, seen)

@@ -83,8 +83,8 @@ class Foreseeing(Novelty):
         return [jnp.moveaxis(c.reshape(-1, *c.shape[-2:]), 1, 0) for c in columns]
 
     def learn(self, state: ModelState, rollout: Trajectory, key: Array) -> tuple[ModelState, Metrics]:
-        there, one = visits(self.look, rollout), np.eye(self.look.rows, dtype=np.float32)
-        inputs = observe(state.inputs, self.look.then(rollout), there, one, slowest=0.0)
+        there, each = visits(self.look, rollout), np.arange(self.look.rows)
+        inputs = observe(state.inputs, self.look.then(rollout), there, each, slowest=0.0)
         state = state._replace(inputs=inputs)
         steps, envs = rollout.reward.shape[:2]
         chosen = jnp.arange(max(steps // PART, 1)) * PART + jax.random.randint(key, (), 0, min(PART, steps))
@@ -103,7 +103,7 @@ class Foreseeing(Novelty):
 
         (params, optimiser), (loss, square) = jax.lax.scan(step, (state.params, state.optimiser), (columns, weight))
         seen = square.mean(0)[None, None]  # squared errors before the steps, [1, 1, K]
-        errors = observe(state.errors, seen, None, one, slowest=0.01)
+        errors = observe(state.errors, seen, None, each, slowest=0.01)
         after = state._replace(params=params, optimiser=optimiser, errors=errors)
         return after, {"bonus_model_loss": loss.mean()}
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
+from flockrl.envs.settings import whole
 
 CRITICAL = 1 / math.log(1 + math.sqrt(2))
 """The temperature above which there is no order: 1.1346."""
@@ -49,8 +50,8 @@ class Ising:
     tunable = ("temperature",)
 
     def __init__(self, side: int = 20, temperature: float = 1.0, steps: int = 200, start: str = "up"):
-        _whole(4, 100, side=side)
-        _whole(2, 1_000_000, steps=steps)
+        whole("mean_field/ising", 4, 100, side=side)
+        whole("mean_field/ising", 2, 1_000_000, steps=steps)
         if side % 2:
             raise UsageError(f"mean_field/ising: side must be even, as on a chessboard, not {side}.")
         if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < 1e6:
@@ -139,9 +140,3 @@ def onsager(temperature: Any) -> Array:
     critical temperature, 0 above it."""
     below = 1 - jnp.sinh(1 / jnp.float32(temperature)) ** -4
     return jnp.maximum(below, 0.0) ** 0.125
-
-
-def _whole(least: int, most: int, **settings: Any) -> None:
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise UsageError(f"mean_field/ising: {name} must be a whole number from {least} to {most}, not {value!r}.")
