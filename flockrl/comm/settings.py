@@ -55,7 +55,7 @@ class CommConfig(NetConfig):
     """Heads of attention; by default 1 in tarmac, 4 in gat."""
     channel: str = ""
     """What happens to messages on their way, as name=value,...: loss, broadcast_loss, delay, noise, bits, top, access,
-    topology, hub. By default nothing does."""
+    topology, hub, range. By default nothing does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +101,7 @@ def _check_symbols(config: Any) -> None:
         raise UsageError("One symbol says nothing: rial needs a comm_size of at least 2.")
     given = channel_of(config)
     plain = dataclasses.replace(given, loss=0.0, topology="all", hub=0, bits=None)
-    if plain != Channel() or given.bits or given.topology == "neighbours":
+    if plain != Channel() or given.bits or given.near:
         raise UsageError("Symbols of rial can be lost (loss), cut (bits=0) and bound to links (topology): no more.")
 
 

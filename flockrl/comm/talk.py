@@ -71,10 +71,9 @@ class Talk:
         self.channel = channel_of(config)
         self.size = numbers(config, {"obs": spec.obs_size, "intent": max(widths)})
         self.links = self.channel.links(spec.num_agents)
-        if self.channel.topology == "neighbours" and not spec.neighbours:
-            raise UsageError(
-                f"topology=neighbours needs an environment that says who perceives whom, unlike {spec.name}."
-            )
+        if self.channel.near and not spec.neighbours:
+            why = "range" if self.channel.range is not None else "topology=neighbours"
+            raise UsageError(f"{why} needs an environment that says who perceives whom, unlike {spec.name}.")
         if self.kind.speaks == "obs" and spec.sight.pictures:
             raise UsageError(f"share_obs sends observations, and those of {spec.name} hold pictures: use another comm.")
         self.random, self.early = draws_lots(config), self.kind.early
@@ -210,10 +209,10 @@ class Talk:
             peers = seen.seeds.peers[..., None, :]
             return jnp.broadcast_to(peers, (*peers.shape[:-2], self.agents, self.agents))
         found = jnp.asarray(self.links) & alive[..., None, :] & alive[..., :, None]
-        if self.channel.topology != "neighbours":
+        if not self.channel.near:
             return found
         if seen.neighbours is None:
-            raise UsageError("topology=neighbours needs to be told who perceives whom, which is not known here.")
+            raise UsageError("This channel needs to be told who perceives whom, which is not known here: neighbours.")
         return found & seen.neighbours
 
     def _access(self, urge: Array | None, sends: Array, turn: Array | None) -> Array:

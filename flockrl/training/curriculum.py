@@ -19,6 +19,7 @@ from flockrl.core.types import EnvSpec, PyTree
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.rollouts.compiled import Episodes
+from flockrl.training.channels import around
 from flockrl.training.compiled import CompiledProgram
 from flockrl.training.config import RunConfig
 from flockrl.training.program import TrainState
@@ -42,8 +43,11 @@ class Staged:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
+    def _place(self, stage: int) -> Any:
+        return around(self.config.config, make(self.curriculum.env(self.config.env, stage)))
+
     def _make(self, stage: int) -> CompiledProgram:
-        env = make(self.curriculum.env(self.config.env, stage))
+        env = self._place(stage)
         if isinstance(env, Host):
             raise UsageError(f"A curriculum needs a compiled environment, and {self.config.env} runs on the host.")
         program = make_program(self.config, env)
@@ -95,7 +99,7 @@ class Staged:
         self.stage += 1
         if self._program.settings:
             self._program.settings = self._tuned(self.stage)
-            self.env = make(self.curriculum.env(self.config.env, self.stage))
+            self.env = self._place(self.stage)
             return state
         old, self._program = self._program, self._make(self.stage)
         self.compile(seed)
