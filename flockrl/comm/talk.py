@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.comm.dial import regularised
 from flockrl.comm.exchange import Exchange, straight_through
+from flockrl.comm.few import few_links
 from flockrl.comm.luck import Cut, Inbox, Luck, draw_seeds, from_seeds, from_tape
 from flockrl.comm.settings import EXCHANGES, channel_of, draws_lots, numbers
 from flockrl.core.errors import UsageError
@@ -47,7 +48,8 @@ class Mail(NamedTuple):
 
 class Conditions(NamedTuple):
     """Under which agents talk: alive [..., N]; possible: [..., N, N] whether a message from the agent of the column
-    could reach that of the row; luck; inbox: [..., R, N, C + 1] what comes from outside to an agent that runs apart."""
+    could reach that of the row, [..., N, D] where links are few (`comm.few`); luck; inbox: [..., R, N, C + 1] what
+    comes from outside to an agent that runs apart."""
 
     alive: Array
     possible: Array
@@ -62,7 +64,8 @@ Hear = Callable[[int, list[Array], Heard], list[Array]]
 class Talk:
     """How a team talks. Holds what is static; its methods are pure.
 
-    size: C numbers in a message. stateful: whether there is mail between steps.
+    size: C numbers in a message. stateful: whether there is mail between steps. who: [N, D] whom agents can hear where
+    that is few, else None.
     """
 
     def __init__(self, spec: EnvSpec, config: Any, widths: Sequence[int]):
@@ -71,6 +74,7 @@ class Talk:
         self.channel = channel_of(config)
         self.size = numbers(config, {"obs": spec.obs_size, "intent": max(widths)})
         self.links = self.channel.links(spec.num_agents)
+        self.who, self._linked = (None, self.links) if self.channel.near else few_links(self.links)
         if self.channel.near and not spec.neighbours:
             why = "range" if self.channel.range is not None else "topology=neighbours"
             raise UsageError(f"{why} needs an environment that says who perceives whom, unlike {spec.name}.")
@@ -134,7 +138,19 @@ class Talk:
         """What there is to know before anybody speaks."""
         alive = jnp.ones(seen.obs.shape[:-1], bool) if seen.alive is None else seen.alive.astype(bool)
         inbox = seen.seeds.said if isinstance(seen.seeds, Inbox) else None
-        return Conditions(alive, self._possible(seen, alive), self._luck(seen.seeds), inbox)
+        luck = self._luck(seen.seeds)
+        if self.who is not None and luck.lost is not None:
+            luck = luck._replace(lost=jnp.take_along_axis(luck.lost, self._index(luck.lost.ndim), -1))
+        return Conditions(alive, self._possible(seen, alive), luck, inbox)
+
+    def _index(self, axes: int) -> Array:
+        """`who` with so many axes."""
+        assert self.who is not None
+        return jnp.asarray(self.who).reshape(*(1,) * (axes - 2), *self.who.shape)
+
+    def _of_heard(self, flags: Array) -> Array:
+        """Flags [..., N] of agents, as those whom each can hear: [..., 1, N], or [..., N, D] where links are few."""
+        return flags[..., None, :] if self.who is None else flags[..., self.who]
 
     def sends(self, spoken: Spoken, now: Conditions, access: Array | None) -> tuple[Array, Array | None]:
         """[..., N] 1 for agents that send, 0 for others; and who may in this step, decided in its first round."""
@@ -162,7 +178,7 @@ class Talk:
         """Messages [..., N, C]; whether each arrives [..., N, N]; and [..., N, 2] how many did and did not."""
         if now.inbox is not None:
             packet = now.inbox[..., number, :, :]
-        would = now.possible & (packet[..., -1] > 0.5)[..., None, :]
+        would = now.possible & self._of_heard(packet[..., -1] > 0.5)
         there = would if now.luck.lost is None else would & ~now.luck.lost[..., number, :, :]
         counts = jnp.stack([there.sum(-1), (would & ~there).sum(-1)], -1)
         return packet[..., :-1], there.astype(jnp.float32), counts.astype(jnp.float32)
@@ -206,9 +222,9 @@ class Talk:
     def _possible(self, seen: Observation, alive: Array) -> Array:
         """[..., N, N] whether a message from the agent of the column could reach that of the row, both alive."""
         if isinstance(seen.seeds, Inbox):
-            peers = seen.seeds.peers[..., None, :]
-            return jnp.broadcast_to(peers, (*peers.shape[:-2], self.agents, self.agents))
-        found = jnp.asarray(self.links) & alive[..., None, :] & alive[..., :, None]
+            peers = self._of_heard(seen.seeds.peers)
+            return jnp.broadcast_to(peers, (*peers.shape[:-2], *self._linked.shape))
+        found = jnp.asarray(self._linked) & self._of_heard(alive) & alive[..., :, None]
         if not self.channel.near:
             return found
         if seen.neighbours is None:
