@@ -2,7 +2,7 @@
 
     python bench/talk.py                             # both, figures as JSON lines
     python bench/talk.py --only floor --rounds 9
-    python bench/talk.py --only agents --sizes 4 8 16 32 64 --plot talk.png
+    python bench/talk.py --only agents --sizes 4 16 64 256 --plot talk.png
 
 The floor is that of bench/speed.py, with the products of messages: those of the layers as plain sgemm calls, those of
 attention, N x 16 x N and N x N x C for each environment and step, as batches of them. `agents` measures a policy's
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=["floor", "agents"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 16, 32, 64])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--plot", help="draw the cost over the number of agents to this PNG file")
     given = parser.parse_args()
     if given.only != "agents":

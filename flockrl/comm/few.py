@@ -13,8 +13,10 @@ from flockrl.core.types import Array
 
 Who = np.ndarray | None
 """[n, D] places of those whom each of n agents can hear, its own where there are fewer; None for all agents."""
-FEW = 4
-"""Links are few where a team has this many times as many agents."""
+FEW = 64
+"""Links of an agent are few where its team is so many times as large: masking pairs is cheap (TarMAC's attention takes
+3.2 µs of CPU time per agent and moment in a team of 16 and 4.1 in one of 64, forward and backward), and gathering two
+messages takes 6 whatever the team."""
 
 
 def few_links(links: np.ndarray) -> tuple[Who, np.ndarray]:
@@ -54,7 +56,7 @@ class _Static:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _rows(x: Array, who: _Static) -> Array:
-    return jnp.take(x, jnp.asarray(who.array), axis=-2)
+    return jnp.take(x, jnp.asarray(who.array), axis=-2, mode="clip")
 
 
 def _forward(x: Array, who: _Static) -> tuple[Array, int]:
@@ -65,7 +67,7 @@ def _backward(who: _Static, agents: int, g: Array) -> tuple[Array]:
     """Whoever is heard gathers from those who hear: adding up at scattered places is slow."""
     flat = g.reshape(*g.shape[:-3], -1, g.shape[-1])
     flat = jnp.concatenate([flat, jnp.zeros_like(flat[..., :1, :])], -2)
-    return (jnp.take(flat, jnp.asarray(_heard_by(who.array, agents)), axis=-2).sum(-2),)
+    return (jnp.take(flat, jnp.asarray(_heard_by(who.array, agents)), axis=-2, mode="clip").sum(-2),)
 
 
 def _heard_by(who: np.ndarray, agents: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flockrl.algos.presets import make_config
+from flockrl.comm import few
 from flockrl.comm.few import few_links, gathered
 from flockrl.comm.luck import Cut
 from flockrl.core.groups import make_groups
@@ -17,7 +18,8 @@ N, B = 9, 3
 SPEC = EnvSpec("line", tuple(f"a_{i}" for i in range(N)), (Box((4,)),) * N, (Discrete(3),) * N, 9)
 
 
-def test_links_are_few_in_a_ring_and_not_around_a_hub():
+def test_links_are_few_in_a_ring_and_not_around_a_hub(monkeypatch):
+    monkeypatch.setattr(few, "FEW", 4)
     places = np.arange(N)
     ring = np.isin((places[:, None] - places) % N, (1, N - 1))
     ring[3] = False  # hears nobody
@@ -47,14 +49,15 @@ def test_gathering_has_the_gradient_of_a_product_with_zeros_and_ones():
         pytest.param("dial", "", marks=pytest.mark.slow), pytest.param("ic3net", ",bits=2", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_a_ring_is_what_masks_make_of_it(comm, more):
+def test_a_ring_is_what_masks_make_of_it(monkeypatch, comm, more):
+    monkeypatch.setattr(few, "FEW", 4)
     settings = {"comm": comm, "channel": f"topology=ring{more}", "hidden": (8,), "share": "none"}
     config = make_config("ippo", settings if comm == "tarmac" else {**settings, "share": "groups"})
     groups = make_groups(SPEC, config.share)
-    few, all_pairs = (TeamNetwork(SPEC, groups, config, [3] * len(groups)) for _ in range(2))
-    assert few.talk.who.shape == (N, 2)
+    by_link, all_pairs = (TeamNetwork(SPEC, groups, config, [3] * len(groups)) for _ in range(2))
+    assert by_link.talk.who.shape == (N, 2)
     all_pairs.talk.who, all_pairs.talk._linked = None, all_pairs.talk.links
-    params = few.init(list(jax.random.split(jax.random.key(0), len(groups))))
+    params = by_link.init(list(jax.random.split(jax.random.key(0), len(groups))))
     obs = jax.random.normal(jax.random.key(1), (B, N, 4))
     seen = Observation(obs, alive=jax.random.bernoulli(jax.random.key(2), 0.8, (B, N)))
     cut = Cut(None, jnp.zeros((B, N, N), bool).at[:, 2, 1].set(True))  # agent 2 does not hear agent 1
@@ -68,10 +71,10 @@ def test_a_ring_is_what_masks_make_of_it(comm, more):
     def learn(team, seen):
         return jax.jit(jax.value_and_grad(lambda p: (run(team, p, seen)[0] ** 2).sum()))(params)
 
-    for a, b in zip(jax.tree.leaves(learn(few, seen)), jax.tree.leaves(learn(all_pairs, seen)), strict=True):
+    for a, b in zip(jax.tree.leaves(learn(by_link, seen)), jax.tree.leaves(learn(all_pairs, seen)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
     for sees in (seen, seen._replace(seeds=cut)):
-        (found, counts), (wanted, same) = run(few, params, sees), run(all_pairs, params, sees)
+        (found, counts), (wanted, same) = run(by_link, params, sees), run(all_pairs, params, sees)
         np.testing.assert_allclose(found, wanted, atol=1e-6)
         np.testing.assert_array_equal(counts, same)
-    assert np.abs(run(few, params, seen)[0] - found).max() > 0
+    assert np.abs(run(by_link, params, seen)[0] - found).max() > 0
