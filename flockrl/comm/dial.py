@@ -27,8 +27,6 @@ class Dial(ShareObs):
     """
 
     speaks: ClassVar = "features"
-    early: ClassVar[bool] = True
-    """What is heard enters before memory, a step after it was said."""
 
     def build(self) -> None:
         super().build()

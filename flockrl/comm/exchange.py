@@ -19,7 +19,8 @@ class Exchange(nn.Module):
     """How a group's agents make messages, and what they make of those that they hear.
 
     features: F numbers of an agent's own features; size: C numbers of a message, the same for all groups.
-    ranked: whether agents say how much they want to speak.
+    ranked: whether agents say how much they want to speak. early: whether messages are heard before memory and said
+    after it, instead of both after it.
 
     What is heard changes features by U (f(V h + b + W c) - f(V h + b)), where c is what `listen` returns: exactly
     nothing where c is zero, so that a team that hears nothing is the team without messages, and whatever a network of
@@ -31,11 +32,10 @@ class Exchange(nn.Module):
     heads: int = 1
     activation: Activation = "tanh"
     ranked: bool = False
+    early: bool = False
 
     speaks: ClassVar[Speaks] = "features"
     """What messages are made of: the agent's features, its observation, or what it would do."""
-    early: ClassVar[bool] = False
-    """Whether messages are heard before memory and said after it, instead of both after it."""
 
     def setup(self) -> None:
         self.own = Dense(self.features, 1.0)

@@ -30,6 +30,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "comm_rounds": ("commnet", "ic3net", "tarmac", "gat", "share_intent"),
     "comm_size": ("commnet", "ic3net", "tarmac", "gat", "dial", "rial"),
     "comm_heads": ("tarmac", "gat"),
+    "comm_early": tuple(EXCHANGES),
     "channel": (*EXCHANGES, "rial"),
 }
 """Setting -> the exchanges that have it."""
@@ -53,6 +54,9 @@ class CommConfig(NetConfig):
     adds 16 for each head."""
     comm_heads: int | None = None
     """Heads of attention; by default 1 in tarmac, 4 in gat."""
+    comm_early: bool = False
+    """Hear before memory what was said a step ago, so that it can be remembered, instead of after it what is said now;
+    dial always does."""
     channel: str = ""
     """What happens to messages on their way, as name=value,...: loss, broadcast_loss, delay, noise, bits, top, access,
     topology, hub, range. By default nothing does."""
@@ -71,6 +75,10 @@ class CommConfig(NetConfig):
                 raise UsageError(f"{name} must be from 1 to {LARGEST}, not {value}.")
         if self.comm == "dial" and (channel_of(self).bits or channel_of(self).noise):
             raise UsageError("dial has its own noise and rounds messages to bits itself: leave out bits and noise.")
+        if self.early and self.rounds > 1:
+            raise UsageError(
+                "What is heard before memory is heard once in a step: leave out comm_rounds, or comm_early."
+            )
         if self.comm == "rial":
             _check_symbols(self)
         if self.heads > 1 and self.message_size % self.heads:
@@ -79,6 +87,11 @@ class CommConfig(NetConfig):
     @property
     def rounds(self) -> int:
         return self.comm_rounds or 1
+
+    @property
+    def early(self) -> bool:
+        """Whether messages are heard before memory."""
+        return self.comm_early or self.comm == "dial"
 
     @property
     def heads(self) -> int:
@@ -115,9 +128,7 @@ def numbers(config: Any, spoken: dict[str, int]) -> int:
 def channel_of(config: Any) -> Channel:
     """The channel of a config. Where messages are heard before memory, that is at least a step after they were said."""
     channel = parse_channel(config.channel)
-    if config.comm not in EXCHANGES or not EXCHANGES[config.comm].early:
-        return channel
-    return dataclasses.replace(channel, delay=max(channel.delay, 1))
+    return dataclasses.replace(channel, delay=max(channel.delay, 1)) if config.early else channel
 
 
 def draws_lots(config: Any) -> bool:

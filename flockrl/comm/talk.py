@@ -80,13 +80,13 @@ class Talk:
             raise UsageError(f"{why} needs an environment that says who perceives whom, unlike {spec.name}.")
         if self.kind.speaks == "obs" and spec.sight.pictures:
             raise UsageError(f"share_obs sends observations, and those of {spec.name} hold pictures: use another comm.")
-        self.random, self.early = draws_lots(config), self.kind.early
+        self.random, self.early, self.blurs = draws_lots(config), config.early, config.comm == "dial"
         self.delay = self.channel.delay
         self.stateful = self.delay > 0 or self.channel.turns
 
     def modules(self, features: int) -> tuple[Exchange, ...]:
         """A group's part in each round."""
-        one = self.kind(features, self.size, self.heads, self.activation, self.channel.ranked)
+        one = self.kind(features, self.size, self.heads, self.activation, self.channel.ranked, self.early)
         return tuple(one.clone() for _ in range(self.rounds))
 
     def blank(self, batch: int) -> Mail:
@@ -106,17 +106,17 @@ class Talk:
             return seen
         turn = mail.clock if self.channel.turns else None
         if isinstance(source, Tape):
-            hard = not explore if self.early else None
+            hard = not explore if self.blurs else None
             luck = from_tape(self.channel, source, self.agents, self.rounds, self.size, turn, hard)
             return seen._replace(seeds=luck)  # type: ignore[arg-type]
-        hard = self.early and not explore
+        hard = self.blurs and not explore
         return seen._replace(seeds=draw_seeds(source, len(seen.obs), self.agents, turn, hard))
 
     def _apart(self, batch: int, mail: PyTree) -> Luck:
         """What chance does where an agent runs apart: nothing, since the real channel loses what it loses. Bits are
         bits, and whose turn it is follows from the clock."""
         turn = mail.clock if self.channel.turns else None
-        if not self.early:
+        if not self.blurs:
             return Luck(turn=turn)
         return Luck(None, jnp.zeros((batch, self.rounds, self.agents, self.size)), turn, jnp.ones(batch, bool))
 
@@ -132,7 +132,7 @@ class Talk:
         assert seeds is not None
         if isinstance(seeds, Luck):
             return seeds
-        return from_seeds(self.channel, seeds, self.rounds, self.size, self.early)
+        return from_seeds(self.channel, seeds, self.rounds, self.size, self.blurs)
 
     def conditions(self, seen: Observation) -> Conditions:
         """What there is to know before anybody speaks."""
@@ -186,7 +186,7 @@ class Talk:
     def tally(self, sends: Array, counts: Array) -> Array:
         """[..., N, 4] how many messages each agent sent, heard, and lost, and the bits sent."""
         sent = jax.lax.stop_gradient(sends)[..., None]
-        width = 1 if self.early else self.channel.width
+        width = 1 if self.blurs else self.channel.width
         return jnp.concatenate([sent, counts, sent * (self.size * width)], -1)
 
     def __call__(

@@ -34,6 +34,7 @@ PATIENCE = 20.0
 """Seconds after which a message counts as lost where none may be: never reached, unless something is broken."""
 MORE = {
     "dial": ("iql", CHOICES, {"comm": "dial", **GRU, "learning_starts": 0}),
+    "early": ("ippo", REAL, {"comm": "ic3net", "comm_early": True, **GRU}),
     "gates": ("maddpg", CHOICES, {"comm": "ic3net", "learning_starts": 0}),
     "late": ("ippo", REAL, {"comm": "commnet", "comm_rounds": 2, "channel": "delay=2,bits=3"}),
     "turns": ("ippo", REAL, {"comm": "gat", "channel": "top=1,access=round_robin,topology=ring"}),
