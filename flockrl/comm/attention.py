@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.comm.exchange import Exchange
+from flockrl.comm.few import Who, gathered
 from flockrl.core.types import Array
 from flockrl.nets.torsos import Dense
 
@@ -19,17 +20,25 @@ UNHEARD = -1e9
 """Score of a message that did not arrive; its weight is exactly 0."""
 
 
-def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array) -> Array:
+def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array, who: Who = None) -> Array:
     """[..., n, H E] values [..., N, H E] weighed by softmax(query key / sqrt(D)) over what is there [..., n, N], and
-    the agent itself. query, own_key: [..., n, H, D]; key: [..., N, H, D]."""
+    the agent itself. query, own_key: [..., n, H, D]; key: [..., N, H, D]. who: see `comm.few`."""
     heads, size = query.shape[-2:]
     query = query * size**-0.5
-    scores = jnp.einsum("...ihd,...jhd->...hij", query, key)
+    if who is None:
+        scores = jnp.einsum("...ihd,...jhd->...hij", query, key)
+    else:
+        keys = gathered(key.reshape(*key.shape[:-2], -1), who).reshape(*there.shape, heads, size)
+        scores = jnp.moveaxis((query[..., None, :, :] * keys).sum(-1), -1, -3)
     scores = jnp.where(there[..., None, :, :] > 0, scores, UNHEARD)
     mine = jnp.swapaxes((query * own_key).sum(-1), -1, -2)[..., None]
     weights = jax.nn.softmax(jnp.concatenate([scores, mine], -1))[..., :-1] * there[..., None, :, :]
-    split = value.reshape(*value.shape[:-1], heads, -1)
-    heard = jnp.einsum("...hij,...jhe->...ihe", weights, split)
+    if who is None:
+        split = value.reshape(*value.shape[:-1], heads, -1)
+        heard = jnp.einsum("...hij,...jhe->...ihe", weights, split)
+    else:
+        split = gathered(value, who).reshape(*there.shape, heads, -1)
+        heard = (jnp.moveaxis(weights, -3, -1)[..., None] * split).sum(-3)
     return heard.reshape(*heard.shape[:-2], -1)
 
 
@@ -49,12 +58,12 @@ class TarMAC(Exchange):
     def speak(self, h: Array) -> Array:
         return jnp.concatenate([self.sign(h), self.value(h)], -1)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
         cut = self.heads * KEY
         query, key, own_key = (
             x.reshape(*x.shape[:-1], self.heads, KEY) for x in (self.query(h), said[..., :cut], own[..., :cut])
         )
-        return attend(query, key, said[..., cut:], own_key, there)
+        return attend(query, key, said[..., cut:], own_key, there, who)
 
 
 class GraphAttention(Exchange):
@@ -71,8 +80,8 @@ class GraphAttention(Exchange):
     def speak(self, h: Array) -> Array:
         return self.encode(h)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
         query, key, own_key = (
             x.reshape(*x.shape[:-1], self.heads, -1) for x in (self.query(h), self.key(said), self.key(own))
         )
-        return attend(query, key, self.value(said), own_key, there)
+        return attend(query, key, self.value(said), own_key, there, who)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.comm.exchange import Exchange, straight_through
+from flockrl.comm.few import Who, weighed
 from flockrl.core.types import Array
 from flockrl.nets.torsos import Dense
 
@@ -25,8 +26,8 @@ class CommNet(Exchange):
     def speak(self, h: Array) -> Array:
         return self.encode(h)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
-        return there @ said / jnp.maximum(possible.sum(-1, keepdims=True), 1.0)
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+        return weighed(there, said, who) / jnp.maximum(possible.sum(-1, keepdims=True), 1.0)
 
 
 class IC3Net(CommNet):

@@ -41,6 +41,8 @@ class Channel:
     environment says an agent perceives), or rows of 0 and 1 as in 010/101/010, row i naming whom agent i hears."""
     hub: int = 0
     """With topology star, the place of the agent in the middle."""
+    range: float | None = None
+    """How far messages reach, in the environment's own units of length; None for any distance."""
 
     def __post_init__(self) -> None:
         for name in ("loss", "broadcast_loss"):
@@ -59,8 +61,15 @@ class Channel:
             )
         if self.top is None and self.access != "weight":
             raise UsageError("access says which agents speak where not all may: say how many with top.")
+        if self.range is not None and not 0 <= self.range < float("inf"):
+            raise UsageError(f"range of a channel is a distance, not {self.range}.")
         if self.hub and self.topology != "star":
             raise UsageError("hub belongs to topology=star.")
+
+    @property
+    def near(self) -> bool:
+        """Whether who can hear whom changes from step to step, and has to be told (`Observation.neighbours`)."""
+        return self.topology == "neighbours" or self.range is not None
 
     @property
     def random(self) -> bool:
@@ -120,10 +129,6 @@ def parse_channel(text: str) -> Channel:
     values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, word = (piece.strip() for piece in part.partition("="))
-        if name == "range":
-            raise UsageError(
-                "How far messages reach is the environment's to say: use topology=neighbours instead of range."
-            )
         if not equals or name not in hints:
             known = "" if not equals else nearest(name, hints)
             raise UsageError(
@@ -142,7 +147,7 @@ def _value(name: str, hint: Any, word: str) -> Any:
         if word not in typing.get_args(hint):
             raise UsageError(f"access of a channel is weight or round_robin, not {word!r}.")
         return word
-    kind: Any = float if hint is float else int
+    kind: Any = float if float in (hint, *typing.get_args(hint)) else int
     try:
         return kind(word)
     except ValueError:

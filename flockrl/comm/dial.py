@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from flockrl.comm.few import Who
 from flockrl.comm.sharing import ShareObs
 from flockrl.core.types import Array
 from flockrl.nets.torsos import Dense
@@ -26,8 +27,6 @@ class Dial(ShareObs):
     """
 
     speaks: ClassVar = "features"
-    early: ClassVar[bool] = True
-    """What is heard enters before memory, a step after it was said."""
 
     def build(self) -> None:
         super().build()
@@ -36,8 +35,8 @@ class Dial(ShareObs):
     def speak(self, h: Array) -> Array:
         return self.encode(h)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
-        return super().listen(h, 2 * said - 1, own, there, possible)
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+        return super().listen(h, 2 * said - 1, own, there, possible, who)
 
 
 def regularised(logit: Array, noise: Array, hard: Array) -> Array:

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from flockrl.comm.few import Who
 from flockrl.core.types import Array
 from flockrl.nets.torsos import ACTIVATIONS, Activation, Dense
 
@@ -18,7 +19,8 @@ class Exchange(nn.Module):
     """How a group's agents make messages, and what they make of those that they hear.
 
     features: F numbers of an agent's own features; size: C numbers of a message, the same for all groups.
-    ranked: whether agents say how much they want to speak.
+    ranked: whether agents say how much they want to speak. early: whether messages are heard before memory and said
+    after it, instead of both after it.
 
     What is heard changes features by U (f(V h + b + W c) - f(V h + b)), where c is what `listen` returns: exactly
     nothing where c is zero, so that a team that hears nothing is the team without messages, and whatever a network of
@@ -30,11 +32,10 @@ class Exchange(nn.Module):
     heads: int = 1
     activation: Activation = "tanh"
     ranked: bool = False
+    early: bool = False
 
     speaks: ClassVar[Speaks] = "features"
     """What messages are made of: the agent's features, its observation, or what it would do."""
-    early: ClassVar[bool] = False
-    """Whether messages are heard before memory and said after it, instead of both after it."""
 
     def setup(self) -> None:
         self.own = Dense(self.features, 1.0)
@@ -51,11 +52,12 @@ class Exchange(nn.Module):
         """Messages [..., n, C] of agents with features h [..., n, F], or with whatever `speaks` names."""
         raise NotImplementedError
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
         """What agents [..., n] with features h make of messages `said` [..., N, C] of the whole team.
 
         own: [..., n, C] what they say themselves. there, possible: [..., n, N] 1 where a message arrived, and where
-        one could have, 0 elsewhere and from oneself. All zeros where nothing arrived.
+        one could have, 0 elsewhere and from oneself. All zeros where nothing arrived. With `who` [n, D], links are few,
+        and there and possible are [..., n, D] (`comm.few`).
         """
         raise NotImplementedError
 
@@ -72,8 +74,8 @@ class Exchange(nn.Module):
         f, before = ACTIVATIONS[self.activation], self.own(h)
         return h + self.into(f(before + self.heard(c)) - f(before))
 
-    def hear(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
-        return self.absorb(h, self.listen(h, said, own, there, possible))
+    def hear(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+        return self.absorb(h, self.listen(h, said, own, there, possible, who))
 
 
 def straight_through(hard: Array, soft: Array) -> Array:

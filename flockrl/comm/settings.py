@@ -30,6 +30,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "comm_rounds": ("commnet", "ic3net", "tarmac", "gat", "share_intent"),
     "comm_size": ("commnet", "ic3net", "tarmac", "gat", "dial", "rial"),
     "comm_heads": ("tarmac", "gat"),
+    "comm_early": tuple(EXCHANGES),
     "channel": (*EXCHANGES, "rial"),
 }
 """Setting -> the exchanges that have it."""
@@ -53,9 +54,12 @@ class CommConfig(NetConfig):
     adds 16 for each head."""
     comm_heads: int | None = None
     """Heads of attention; by default 1 in tarmac, 4 in gat."""
+    comm_early: bool = False
+    """Hear before memory what was said a step ago, so that it can be remembered, instead of after it what is said now;
+    dial always does."""
     channel: str = ""
     """What happens to messages on their way, as name=value,...: loss, broadcast_loss, delay, noise, bits, top, access,
-    topology, hub. By default nothing does."""
+    topology, hub, range. By default nothing does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +75,10 @@ class CommConfig(NetConfig):
                 raise UsageError(f"{name} must be from 1 to {LARGEST}, not {value}.")
         if self.comm == "dial" and (channel_of(self).bits or channel_of(self).noise):
             raise UsageError("dial has its own noise and rounds messages to bits itself: leave out bits and noise.")
+        if self.early and self.rounds > 1:
+            raise UsageError(
+                "What is heard before memory is heard once in a step: leave out comm_rounds, or comm_early."
+            )
         if self.comm == "rial":
             _check_symbols(self)
         if self.heads > 1 and self.message_size % self.heads:
@@ -79,6 +87,11 @@ class CommConfig(NetConfig):
     @property
     def rounds(self) -> int:
         return self.comm_rounds or 1
+
+    @property
+    def early(self) -> bool:
+        """Whether messages are heard before memory."""
+        return self.comm_early or self.comm == "dial"
 
     @property
     def heads(self) -> int:
@@ -101,7 +114,7 @@ def _check_symbols(config: Any) -> None:
         raise UsageError("One symbol says nothing: rial needs a comm_size of at least 2.")
     given = channel_of(config)
     plain = dataclasses.replace(given, loss=0.0, topology="all", hub=0, bits=None)
-    if plain != Channel() or given.bits or given.topology == "neighbours":
+    if plain != Channel() or given.bits or given.near:
         raise UsageError("Symbols of rial can be lost (loss), cut (bits=0) and bound to links (topology): no more.")
 
 
@@ -115,9 +128,7 @@ def numbers(config: Any, spoken: dict[str, int]) -> int:
 def channel_of(config: Any) -> Channel:
     """The channel of a config. Where messages are heard before memory, that is at least a step after they were said."""
     channel = parse_channel(config.channel)
-    if config.comm not in EXCHANGES or not EXCHANGES[config.comm].early:
-        return channel
-    return dataclasses.replace(channel, delay=max(channel.delay, 1))
+    return dataclasses.replace(channel, delay=max(channel.delay, 1)) if config.early else channel
 
 
 def draws_lots(config: Any) -> bool:

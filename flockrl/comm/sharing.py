@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax
 
 from flockrl.comm.exchange import Exchange, Speaks, padded
+from flockrl.comm.few import Who, weighed
 from flockrl.core.types import Array
 from flockrl.nets.torsos import ACTIVATIONS, Dense
 
@@ -22,8 +23,8 @@ class ShareObs(Exchange):
     def speak(self, h: Array) -> Array:
         return padded(h, self.size)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array) -> Array:
-        return there @ ACTIVATIONS[self.activation](self.read(said))
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+        return weighed(there, ACTIVATIONS[self.activation](self.read(said)), who)
 
 
 class ShareIntent(ShareObs):

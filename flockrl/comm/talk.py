@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.comm.dial import regularised
 from flockrl.comm.exchange import Exchange, straight_through
+from flockrl.comm.few import few_links
 from flockrl.comm.luck import Cut, Inbox, Luck, draw_seeds, from_seeds, from_tape
 from flockrl.comm.settings import EXCHANGES, channel_of, draws_lots, numbers
 from flockrl.core.errors import UsageError
@@ -47,7 +48,8 @@ class Mail(NamedTuple):
 
 class Conditions(NamedTuple):
     """Under which agents talk: alive [..., N]; possible: [..., N, N] whether a message from the agent of the column
-    could reach that of the row; luck; inbox: [..., R, N, C + 1] what comes from outside to an agent that runs apart."""
+    could reach that of the row, [..., N, D] where links are few (`comm.few`); luck; inbox: [..., R, N, C + 1] what
+    comes from outside to an agent that runs apart."""
 
     alive: Array
     possible: Array
@@ -62,7 +64,8 @@ Hear = Callable[[int, list[Array], Heard], list[Array]]
 class Talk:
     """How a team talks. Holds what is static; its methods are pure.
 
-    size: C numbers in a message. stateful: whether there is mail between steps.
+    size: C numbers in a message. stateful: whether there is mail between steps. who: [N, D] whom agents can hear where
+    that is few, else None.
     """
 
     def __init__(self, spec: EnvSpec, config: Any, widths: Sequence[int]):
@@ -71,19 +74,19 @@ class Talk:
         self.channel = channel_of(config)
         self.size = numbers(config, {"obs": spec.obs_size, "intent": max(widths)})
         self.links = self.channel.links(spec.num_agents)
-        if self.channel.topology == "neighbours" and not spec.neighbours:
-            raise UsageError(
-                f"topology=neighbours needs an environment that says who perceives whom, unlike {spec.name}."
-            )
+        self.who, self._linked = (None, self.links) if self.channel.near else few_links(self.links)
+        if self.channel.near and not spec.neighbours:
+            why = "range" if self.channel.range is not None else "topology=neighbours"
+            raise UsageError(f"{why} needs an environment that says who perceives whom, unlike {spec.name}.")
         if self.kind.speaks == "obs" and spec.sight.pictures:
             raise UsageError(f"share_obs sends observations, and those of {spec.name} hold pictures: use another comm.")
-        self.random, self.early = draws_lots(config), self.kind.early
+        self.random, self.early, self.blurs = draws_lots(config), config.early, config.comm == "dial"
         self.delay = self.channel.delay
         self.stateful = self.delay > 0 or self.channel.turns
 
     def modules(self, features: int) -> tuple[Exchange, ...]:
         """A group's part in each round."""
-        one = self.kind(features, self.size, self.heads, self.activation, self.channel.ranked)
+        one = self.kind(features, self.size, self.heads, self.activation, self.channel.ranked, self.early)
         return tuple(one.clone() for _ in range(self.rounds))
 
     def blank(self, batch: int) -> Mail:
@@ -103,17 +106,17 @@ class Talk:
             return seen
         turn = mail.clock if self.channel.turns else None
         if isinstance(source, Tape):
-            hard = not explore if self.early else None
+            hard = not explore if self.blurs else None
             luck = from_tape(self.channel, source, self.agents, self.rounds, self.size, turn, hard)
             return seen._replace(seeds=luck)  # type: ignore[arg-type]
-        hard = self.early and not explore
+        hard = self.blurs and not explore
         return seen._replace(seeds=draw_seeds(source, len(seen.obs), self.agents, turn, hard))
 
     def _apart(self, batch: int, mail: PyTree) -> Luck:
         """What chance does where an agent runs apart: nothing, since the real channel loses what it loses. Bits are
         bits, and whose turn it is follows from the clock."""
         turn = mail.clock if self.channel.turns else None
-        if not self.early:
+        if not self.blurs:
             return Luck(turn=turn)
         return Luck(None, jnp.zeros((batch, self.rounds, self.agents, self.size)), turn, jnp.ones(batch, bool))
 
@@ -129,13 +132,25 @@ class Talk:
         assert seeds is not None
         if isinstance(seeds, Luck):
             return seeds
-        return from_seeds(self.channel, seeds, self.rounds, self.size, self.early)
+        return from_seeds(self.channel, seeds, self.rounds, self.size, self.blurs)
 
     def conditions(self, seen: Observation) -> Conditions:
         """What there is to know before anybody speaks."""
         alive = jnp.ones(seen.obs.shape[:-1], bool) if seen.alive is None else seen.alive.astype(bool)
         inbox = seen.seeds.said if isinstance(seen.seeds, Inbox) else None
-        return Conditions(alive, self._possible(seen, alive), self._luck(seen.seeds), inbox)
+        luck = self._luck(seen.seeds)
+        if self.who is not None and luck.lost is not None:
+            luck = luck._replace(lost=jnp.take_along_axis(luck.lost, self._index(luck.lost.ndim), -1))
+        return Conditions(alive, self._possible(seen, alive), luck, inbox)
+
+    def _index(self, axes: int) -> Array:
+        """`who` with so many axes."""
+        assert self.who is not None
+        return jnp.asarray(self.who).reshape(*(1,) * (axes - 2), *self.who.shape)
+
+    def _of_heard(self, flags: Array) -> Array:
+        """Flags [..., N] of agents, as those whom each can hear: [..., 1, N], or [..., N, D] where links are few."""
+        return flags[..., None, :] if self.who is None else flags[..., self.who]
 
     def sends(self, spoken: Spoken, now: Conditions, access: Array | None) -> tuple[Array, Array | None]:
         """[..., N] 1 for agents that send, 0 for others; and who may in this step, decided in its first round."""
@@ -163,7 +178,7 @@ class Talk:
         """Messages [..., N, C]; whether each arrives [..., N, N]; and [..., N, 2] how many did and did not."""
         if now.inbox is not None:
             packet = now.inbox[..., number, :, :]
-        would = now.possible & (packet[..., -1] > 0.5)[..., None, :]
+        would = now.possible & self._of_heard(packet[..., -1] > 0.5)
         there = would if now.luck.lost is None else would & ~now.luck.lost[..., number, :, :]
         counts = jnp.stack([there.sum(-1), (would & ~there).sum(-1)], -1)
         return packet[..., :-1], there.astype(jnp.float32), counts.astype(jnp.float32)
@@ -171,7 +186,7 @@ class Talk:
     def tally(self, sends: Array, counts: Array) -> Array:
         """[..., N, 4] how many messages each agent sent, heard, and lost, and the bits sent."""
         sent = jax.lax.stop_gradient(sends)[..., None]
-        width = 1 if self.early else self.channel.width
+        width = 1 if self.blurs else self.channel.width
         return jnp.concatenate([sent, counts, sent * (self.size * width)], -1)
 
     def __call__(
@@ -207,13 +222,13 @@ class Talk:
     def _possible(self, seen: Observation, alive: Array) -> Array:
         """[..., N, N] whether a message from the agent of the column could reach that of the row, both alive."""
         if isinstance(seen.seeds, Inbox):
-            peers = seen.seeds.peers[..., None, :]
-            return jnp.broadcast_to(peers, (*peers.shape[:-2], self.agents, self.agents))
-        found = jnp.asarray(self.links) & alive[..., None, :] & alive[..., :, None]
-        if self.channel.topology != "neighbours":
+            peers = self._of_heard(seen.seeds.peers)
+            return jnp.broadcast_to(peers, (*peers.shape[:-2], *self._linked.shape))
+        found = jnp.asarray(self._linked) & self._of_heard(alive) & alive[..., :, None]
+        if not self.channel.near:
             return found
         if seen.neighbours is None:
-            raise UsageError("topology=neighbours needs to be told who perceives whom, which is not known here.")
+            raise UsageError("This channel needs to be told who perceives whom, which is not known here: neighbours.")
         return found & seen.neighbours
 
     def _access(self, urge: Array | None, sends: Array, turn: Array | None) -> Array:

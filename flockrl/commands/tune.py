@@ -92,6 +92,7 @@ class Tuning:
 
         from flockrl.algos.assembly import make_algorithm
         from flockrl.envs.registry import make
+        from flockrl.training.channels import around
         from flockrl.tuning.space import check_space, read_space, settle
 
         self.algorithm, self.flags, self.out = algorithm, given.run, out
@@ -100,7 +101,7 @@ class Tuning:
         self.objective = self.flags.objective.removeprefix("min:")
         self.space = check_space(read_space(self.flags.search, algorithm), algorithm, self.fixed)
         options, config = settle(algorithm, self.fixed)
-        make_algorithm(algorithm, make(self.flags.env).spec, config, envs=options.envs, updates=1)
+        make_algorithm(algorithm, around(config, make(self.flags.env)).spec, config, envs=options.envs, updates=1)
         self.options = options
         self.console = Console(quiet=self.flags.quiet, width=None if sys.stdout.isatty() else 120)
 

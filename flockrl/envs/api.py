@@ -12,6 +12,7 @@ is terminated, truncated or dead; where agents respawn (`spec.respawn`), only su
 
 An environment may have more, each of it optional: `render(states, size)`, the pictures of an episode;
 `best`, the highest mean return; `policies`, a dict of policies that know the state (`Knowing`);
+`distances(state)`, how far agents are from each other, [N, N], for channels with a range (`envs.reach`);
 `measures(state)`, figures of an episode from its last state, scalars by name, such as {"success": ...};
 `symmetries(key)`, a `Renaming` drawn from those that change nothing if all agents use it; and `tunable`, the names of
 settings that are attributes of the same name, which `step` and `reset` read at every call and which may be traced

@@ -23,6 +23,11 @@ def offsets(pos: Array, side: float | None = None) -> Array:
     return way if side is None else way - side * jnp.round(way / side)
 
 
+def apart(pos: Array, side: float | None = None) -> Array:
+    """[..., N, N] how far agents at pos [..., N, 2] are from each other."""
+    return jnp.sqrt((offsets(pos, side) ** 2).sum(-1))
+
+
 def clusters(pos: Array, radius: float, side: float | None = None) -> Array:
     """[N] for each agent the smallest number of an agent that it is linked to through others within `radius`: agents
     with the same number are one cluster. pos: [N, 2]."""

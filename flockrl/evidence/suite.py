@@ -16,8 +16,8 @@ from flockrl.algos.presets import make_config
 from flockrl.core.code import require_trust
 from flockrl.core.errors import UsageError, nearest, notice
 from flockrl.core.settings import build
-from flockrl.core.spec import EnvSpec
 from flockrl.envs.registry import make
+from flockrl.training.channels import around
 from flockrl.training.config import RunConfig, TrainOptions
 
 SHIPPED = Path(__file__).parent / "suites"
@@ -129,13 +129,14 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
         runs.append(_config(algorithm, env, settings))
     if file is not None:  # before anything is built: building an environment imports it
         require_trust(file, [name for run in runs for name in run.code()])
-    specs = _specs(suite, envs, part.get("optional") is True)
+    places = _places(suite, envs, part.get("optional") is True)
     cells = []
     for run in runs:
-        if run.env not in specs:
+        if run.env not in places:
             continue
         algorithm = run.algorithm
-        make_algorithm(algorithm, specs[run.env], run.config, envs=run.options.envs, updates=1)
+        spec = around(run.config, places[run.env]).spec
+        make_algorithm(algorithm, spec, run.config, envs=run.options.envs, updates=1)
         label = title if len(algorithms) == 1 else f"{algorithm} {title}" if title else ""
         for seed in range(first, first + count):
             options = dataclasses.replace(run.options, seed=seed)
@@ -144,12 +145,12 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
     return cells
 
 
-def _specs(suite: str, envs: list[str], optional: bool) -> dict[str, EnvSpec]:
+def _places(suite: str, envs: list[str], optional: bool) -> dict[str, Any]:
     """Environments by name. Where they are optional, those that cannot be built here are named and left out."""
     found = {}
     for env in envs:
         try:
-            found[env] = make(env).spec
+            found[env] = make(env)
         except UsageError as error:
             if not optional:
                 raise

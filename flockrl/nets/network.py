@@ -98,10 +98,12 @@ class Network(nn.Module):
         subject = {"features": lambda: x, "obs": lambda: obs, "intent": lambda: self.head(x)}[talk.speaks]()
         return talk.speak(subject), talk.gate(x), talk.urge(x)
 
-    def hear(self, x: Array, said: Array, own: Array, there: Array, possible: Array, number: int) -> Array:
+    def hear(
+        self, x: Array, said: Array, own: Array, there: Array, possible: Array, number: int, who: Any = None
+    ) -> Array:
         """Features after a round in which the team said `said` [..., N, C]."""
         talk: Any = self.exchange[number]
-        return talk.hear(x, said, own, there, possible)
+        return talk.hear(x, said, own, there, possible, who)
 
 
 def _side_by_side(x: Array, beside: Array) -> Array:

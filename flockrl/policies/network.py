@@ -168,10 +168,17 @@ class TeamNetwork:
             return Spoken(message, *rest)
 
         def hear(number: int, features: list[Array], heard: Heard) -> list[Array]:
-            axis = features[0].ndim - 2
+            assert self.talk is not None
+            axis, who = features[0].ndim - 2, self.talk.who
             found: list[Any] = [
                 net.apply(
-                    {"params": p}, f, heard.said, *(take(x, group, axis) for x in heard[1:]), number, method="hear"
+                    {"params": p},
+                    f,
+                    heard.said,
+                    *(take(x, group, axis) for x in heard[1:]),
+                    number,
+                    None if who is None else who[list(group.agents)],
+                    method="hear",
                 )
                 for net, p, group, f in zip(self.nets, params, self.groups, features, strict=True)
             ]

@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 
-from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.assembly import Sides, make_algorithm
 from flockrl.algos.wrappers.measured import distance
+from flockrl.comm.channel import Channel
 from flockrl.comm.settings import channel_of
 from flockrl.core.errors import UsageError
-from flockrl.core.types import Algorithm, EnvSpec
+from flockrl.core.types import Algorithm
 from flockrl.envs.host.env import Host
+from flockrl.envs.reach import reaching
 from flockrl.evaluation.talk import Listening, measure_talk
 
 SILENCE = "bits=0"
@@ -24,15 +26,33 @@ def talks(config: Any) -> bool:
     return getattr(config.config, "comm", "none") != "none"
 
 
-def on_channel(config: Any, spec: EnvSpec, channel: str) -> Algorithm:
-    """The learner of a `RunConfig` whose messages take another channel; its parameters stay what they are."""
+def around(config: Any, env: Any) -> Any:
+    """The environment for agents with an algorithm's settings: where messages have a range, it says who is within."""
+    found = {(channel.range, channel.topology == "neighbours") for channel in channels(config) if channel.near}
+    if len(found) > 1 and any(limit is not None for limit, _ in found):
+        raise UsageError("Sides that talk within a range share it: give them the same range and the same topology.")
+    limit, seen = found.pop() if len(found) == 1 else (None, False)
+    return reaching(env, limit, seen)
+
+
+def channels(config: Any) -> list[Channel]:
+    """The channels of an algorithm's settings, or those of all sides."""
+    if isinstance(config, Sides):
+        return [channel for side in config.players.values() for channel in channels(side.config)]
+    return [channel_of(config)] if getattr(config, "comm", "none") != "none" else []
+
+
+def on_channel(config: Any, env: Any, channel: str) -> tuple[Algorithm, Any]:
+    """The learner of a `RunConfig` whose messages take another channel, with its parameters as they are; and the
+    environment as it is with that channel."""
     if not talks(config):
         raise UsageError("A channel is between agents that talk, and those of this run do not: train with --comm.")
     own = config.config
     other = dataclasses.replace(own, channel=channel)
     if channel_of(other).ranked and not channel_of(own).ranked:
         raise UsageError("These agents did not learn who should speak: use access=round_robin with top.")
-    return make_algorithm(config.algorithm, spec, other, envs=config.options.envs, updates=1)
+    env = around(other, env)
+    return make_algorithm(config.algorithm, env.spec, other, envs=config.options.envs, updates=1), env
 
 
 def listening(run: Any, seed: int = 0, best: bool = False, envs: int = 64) -> Listening:

@@ -20,6 +20,7 @@ from flockrl.core.types import EnvSpec, PyTree
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.rollouts.compiled import Episodes
+from flockrl.training.channels import around
 from flockrl.training.compiled import CompiledProgram
 from flockrl.training.config import RunConfig
 from flockrl.training.program import TrainState
@@ -54,7 +55,7 @@ class Staged:
 
     def _place(self, stage: int) -> Any:
         """The environment of a stage."""
-        env = make(self.curriculum.env(self.config.env, stage))
+        env = around(self.config.config, make(self.curriculum.env(self.config.env, stage)))
         if isinstance(env, Host):
             raise UsageError(f"A curriculum needs a compiled environment, and {self.config.env} runs on the host.")
         return env

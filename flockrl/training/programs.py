@@ -13,6 +13,7 @@ from flockrl.core.errors import UsageError, install
 from flockrl.core.memory import MEMORY, parse_size
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
+from flockrl.training.channels import around, channels
 from flockrl.training.compiled import CompiledProgram
 from flockrl.training.config import RunConfig
 from flockrl.training.hosted import HostProgram
@@ -35,6 +36,7 @@ def make_source(name: Any, memory_limit: str | None = None) -> Any:
 
 def make_program(config: RunConfig, source: Any) -> Program:
     """The program for an environment, compiled or on the host, or for recorded trajectories."""
+    source = source if config.recorded else around(config.config, source)
     build = partial(make_algorithm, config.algorithm, config=config.config, env=None if config.recorded else source)
     setting = make_setting(config, source.spec, build)
     if config.recorded:
@@ -70,6 +72,8 @@ def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
         )
     if about.acts:
         raise UsageError(ACTS)
+    if any(channel.near for channel in channels(config.config)):
+        raise UsageError("Recordings do not tell who perceives whom: leave out range, and topology=neighbours.")
     refuse_practice(config.config, config.algorithm, "an environment, not recorded trajectories")
     steps = setting.algorithm.rollout_steps
     packer = partial(make_packer, source.spec, steps, config.options.envs, whole=about.memory)

@@ -25,7 +25,7 @@ from flockrl.evaluation.episodes import Episode
 from flockrl.evaluation.playing import make_player, record_episode, summarize
 from flockrl.evaluation.talk import Listening
 from flockrl.policies.policy import Policy
-from flockrl.training.channels import listening, on_channel
+from flockrl.training.channels import around, listening, on_channel
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig
 from flockrl.training.figures import parties
@@ -48,7 +48,7 @@ class Run:
             hint = f" It holds several seeds: name one, such as {seeds[0].parent}." if seeds else ""
             raise UsageError(f"{self.path} is not a run: it has no {CONFIG}.{hint}")
         self.config = RunConfig.from_json(read_json(self.path / CONFIG))
-        self._env, self._trust = None if env is None else make(env), trust
+        self._env, self._trust = None if env is None else around(self.config.config, make(env)), trust
         with trusting(trust):
             require_trust(self.path / CONFIG, self.config.code(env=env is None))
 
@@ -58,7 +58,7 @@ class Run:
         if self._env is None and self.config.recorded:
             if self.source.home is None:
                 raise UsageError(f"{self.path} learned from recordings whose environment is not known: pass env=...")
-            return self.source.home
+            return around(self.config.config, self.source.home)
         return self.source
 
     @functools.cached_property
@@ -71,7 +71,8 @@ class Run:
                 f"{self.path} was trained on an environment of your own ({self.config.env[7:]}): pass it as env=..."
             )
         with trusting(self._trust):
-            return make_source(self._home(), self.config.options.memory_limit)
+            found = make_source(self._home(), self.config.options.memory_limit)
+        return found if self.config.recorded else around(self.config.config, found)
 
     def _home(self) -> str:
         """The name of its environment: with a curriculum, that of the stage which the newest checkpoint is in."""
@@ -196,7 +197,7 @@ class Run:
             if best or record is not None or channel is not None:
                 raise UsageError("An attack is evaluated with the newest policy: leave out best, record and channel.")
             return self._attacked(place, episodes, seed, explore)
-        team = self._team(place) if channel is None else on_channel(self.config, place.spec, channel)
+        team, place = (self._team(place), place) if channel is None else on_channel(self.config, place, channel)
         play = make_player(team, place, episodes, explore, self.config.options.workers)
         return summarize(*play(self.params(best), jax.random.key(seed)))
 
@@ -229,7 +230,7 @@ class Run:
 
     def _other(self, name: Any) -> Any:
         """Another environment that this team can play in."""
-        other = make(name)
+        other = around(self.config.config, make(name))
         mine, theirs = self.spec, other.spec
         for what in ("agents", "observations", "actions"):
             a, b = ([_size(x) for x in getattr(spec, what)] for spec in (mine, theirs))

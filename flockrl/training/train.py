@@ -18,6 +18,7 @@ from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, noti
 from flockrl.core.settings import build
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
+from flockrl.training.channels import around
 from flockrl.training.compilation import check_platform
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.curriculum import Staged
@@ -88,6 +89,7 @@ def _train(
     title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
     if seeds < 1:
         raise UsageError(f"seeds must be at least 1, not {seeds}.")
+    environment = environment if str(env).startswith("data/") else around(config, environment)
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
     source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)
     file = "" if record is None else str(Path(record).absolute())

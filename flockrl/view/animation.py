@@ -16,8 +16,10 @@ from flockrl.core.errors import UsageError
 from flockrl.envs.api import Env
 from flockrl.envs.host.env import Host
 from flockrl.evaluation.episodes import Episode, record, spread
+from flockrl.evaluation.inside import look_inside
 from flockrl.view.plots import draw_paths
 from flockrl.view.trace import draw
+from flockrl.view.voices import panels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -72,8 +74,13 @@ def write_paths(
 
 
 def play(run: Run, seed: int = 0, size: int = 400, explore: bool = False, best: bool = False) -> list[np.ndarray]:
-    """Pictures of one episode."""
-    return frames(run.env, run.episode(seed, explore, best), size)
+    """Pictures of one episode; of a team that talks, with who says what to whom beside them."""
+    if run.algorithm.says is None or isinstance(run.env, Host):
+        return frames(run.env, run.episode(seed, explore, best), size)
+    episode, inside = look_inside(run.algorithm, run.env, run.params(best), jax.random.key(seed), explore)
+    beside = panels(inside, size)
+    pictures = zip(frames(run.env, episode, size), [*beside, beside[-1]], strict=False)
+    return [np.hstack([picture, panel]) for picture, panel in pictures]
 
 
 def compare(run: Run, seed: int = 0, size: int = 300, explore: bool = False, best: bool = False) -> list[np.ndarray]:

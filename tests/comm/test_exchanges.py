@@ -20,7 +20,7 @@ B, SEEN, F = 5, 4, 6
 def team(comm, agents=3, *, channel="", share="all", ids=False, rounds=None, **sizes):
     """A team's network without memory, with outputs that are not near zero."""
     talk = CommConfig(comm=comm, channel=channel, comm_rounds=rounds, **sizes)
-    names = ("comm", "channel", "rounds", "heads", "message_size")
+    names = ("comm", "channel", "rounds", "heads", "message_size", "early")
     config = SimpleNamespace(
         hidden=(F,), activation="tanh", kernel=None, agent_ids=ids, memory="none", memory_size=5,
         **{name: getattr(talk, name) for name in names},

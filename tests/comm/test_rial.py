@@ -7,7 +7,8 @@ import pytest
 from signalling_env import Signalling
 
 import flockrl
-from flockrl.algos.wrappers.rial import _Speakers, with_speakers
+from flockrl.algos.presets import make_config
+from flockrl.algos.wrappers.rial import _Speakers, rial, with_speakers
 from flockrl.comm.settings import CommConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.spec import Box, Discrete, EnvSpec
@@ -109,12 +110,29 @@ def test_what_does_not_go_together_is_refused():
         team.update((), bare, jax.random.key(0))
 
 
+@pytest.mark.parametrize(("settings", "ahead"), [({}, 2), ({"n_step": 3}, 3), ({"td_lambda": 0.5}, 1)])
+def test_values_look_ahead_to_where_a_symbol_is_heard(settings, ahead):
+    made = []
+    config = make_config("iql", {"comm": "rial", **settings})
+    rial(SPEC, config, lambda spec, own: made.append(own) or Echo(spec).algorithm())
+    assert made[0].n_step == ahead
+    assert made[0].td_lambda == config.td_lambda
+
+
+ON = {"steps": 150_000, "rollout_steps": 20}
+OFF = {
+    "steps": 60_000, "rollout_steps": 8, "steps_per_update": 64, "learning_starts": 1_000, "lr": 2e-3,
+    "buffer_size": 8_192, "hidden": (32,), "explore_part": 0.5,
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_teams_learn_to_say_the_bit(tmp_path):
+@pytest.mark.parametrize(("name", "settings"), [("ippo", ON), ("iql", OFF)])
+def test_teams_learn_to_say_the_bit(tmp_path, name, settings):
     """The bit is seen a step before it is needed: with symbols all know it, without them half of the time."""
     run = flockrl.train(
-        "ippo", Signalling(steps=2), comm="rial", steps=150_000, envs=64, seed=1, rollout_steps=20, agent_ids=True,
-        out=tmp_path / "run", quiet=True,
+        name, Signalling(steps=2), comm="rial", envs=64, seed=1, agent_ids=True, out=tmp_path / "run", quiet=True,
+        **settings,
     )  # fmt: skip
     assert run.evaluate(episodes=200).mean > 0.95
     assert run.evaluate(episodes=400, channel="bits=0").mean < 0.7

@@ -22,6 +22,8 @@ class Disguised(HostEnv):
         self._reset, self._step = jax.jit(self.env.reset), jax.jit(self.env.step)
         _, seen = jax.eval_shape(self.env.reset, jax.random.key(0))
         self.masked, self.mortal = seen.avail is not None, seen.alive is not None
+        if hasattr(self.env, "distances"):
+            self.distances = lambda: np.asarray(self.env.distances(self.state))
 
     def key(self, seed):
         return jax.random.wrap_key_data(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32))

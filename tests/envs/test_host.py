@@ -45,11 +45,12 @@ def programs(name, algorithm="mappo", **settings):
         ("mpe/simple_spread", SMALL),
         ("mpe/simple_spread", {**SMALL, "memory": "gru", "memory_size": 8}),
         ("mpe/simple_spread", {**SMALL, "comm": "ic3net", "channel": "loss=0.3,delay=1,top=2,access=round_robin"}),
+        ("mpe/simple_spread", {**SMALL, "comm": "commnet", "channel": "range=0.8"}),
         ("probe/death", SMALL),
         ("probe/masks", SMALL),
         ("probe/state", SMALL),
     ],
-    ids=["spread", "spread-gru", "spread-talk", "death", "masks", "state"],
+    ids=["spread", "spread-gru", "spread-talk", "spread-range", "death", "masks", "state"],
 )
 def test_host_rollouts_equal_compiled_ones(name, settings):
     compiled, hosted = programs(name, **settings)

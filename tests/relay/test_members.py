@@ -1,5 +1,6 @@
 """A team whose agents run apart acts as the joint policy does; what goes wrong on the way counts as lost."""
 
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -27,15 +28,18 @@ NAMES = ("x_0", "lead", "x_1")
 SEES = (Box((6,)), Box((4,)), Box((6,)))
 REAL = EnvSpec("real", NAMES, SEES, (Box((2,), -2.0, 2.0), Box((1,), -2.0, 2.0), Box((2,), -2.0, 2.0)), 25)
 CHOICES = EnvSpec("choices", NAMES, SEES, (Discrete(5), Discrete(3), Discrete(5)), 25)
+NEAR = dataclasses.replace(REAL, neighbours=True)
 GRU = {"memory": "gru", "memory_size": 8}
 PATIENCE = 20.0
 """Seconds after which a message counts as lost where none may be: never reached, unless something is broken."""
 MORE = {
     "dial": ("iql", CHOICES, {"comm": "dial", **GRU, "learning_starts": 0}),
+    "early": ("ippo", REAL, {"comm": "ic3net", "comm_early": True, **GRU}),
     "gates": ("maddpg", CHOICES, {"comm": "ic3net", "learning_starts": 0}),
     "late": ("ippo", REAL, {"comm": "commnet", "comm_rounds": 2, "channel": "delay=2,bits=3"}),
     "turns": ("ippo", REAL, {"comm": "gat", "channel": "top=1,access=round_robin,topology=ring"}),
     "lossy": ("ippo", REAL, {"comm": "share_obs", "channel": "loss=0.5,noise=1,topology=star", "share": "none"}),
+    "near": ("ippo", NEAR, {"comm": "commnet", "channel": "range=1.5"}),
     "mute": ("ippo", REAL, GRU),
 }
 
@@ -71,13 +75,14 @@ class Team:
         algorithm = self.algorithm if channel is None else build(*self.case, channel=channel)
         return algorithm, jax.jit(algorithm.act, static_argnums=4)
 
-    def joint(self, seen, alive=None, **more):
+    def joint(self, seen, alive=None, near=None, **more):
         """[T, N(, W)] what the team does, on another channel if `more` says so."""
         algorithm, act = self.acting(*more.values())
         memory, found = algorithm.memory(1), []
         for t, obs in enumerate(seen):
             told = None if alive is None else jnp.asarray(alive[t][None])
-            moment = Observation(jnp.asarray(obs[None]), alive=told)
+            around = None if near is None else jnp.asarray(near[t][None])
+            moment = Observation(jnp.asarray(obs[None]), alive=told, neighbours=around)
             action, memory, _ = act(self.params, moment, memory, jax.random.key(0), False)
             found.append(np.asarray(clip_action(self.spec, action)[0]))
         return np.stack(found)
@@ -113,14 +118,16 @@ def together(calls):
     return found
 
 
-def play(team, members, seen, alive=None):
+def play(team, members, seen, alive=None, near=None):
     """[T, N(, W)] what members do that run side by side."""
     sizes = [space.size for space in team.spec.observations]
 
     def one(i):
         live = [True] * len(seen) if alive is None else alive[:, i]
         assert members[i].meet(PATIENCE)
-        return [members[i].act(obs[i, : sizes[i]], alive=bool(live[t])) for t, obs in enumerate(seen)]
+        around = [None] * len(seen) if near is None else near[:, i]
+        moments = zip(seen, live, around, strict=True)
+        return [members[i].act(obs[i, : sizes[i]], alive=bool(lives), neighbours=by) for obs, lives, by in moments]
 
     each = together([lambda i=i: one(i) for i in range(len(members))])
     width = team.spec.action_width
@@ -225,7 +232,9 @@ def test_every_kind_of_talk_runs_apart(tmp_path, case):
     members, seen = one.members(timeout=PATIENCE), sights(spec, 6)
     introduce(members)
     channel = {"channel": "topology=star"} if case == "lossy" else {}
-    np.testing.assert_allclose(play(one, members, seen), one.joint(seen, **channel), atol=1e-5)
+    near = np.random.default_rng(2).random((6, 3, 3)) < 0.5 if spec.neighbours else None
+    found = play(one, members, seen, near=near)
+    np.testing.assert_allclose(found, one.joint(seen, near=near, **channel), atol=1e-5)
     close(members)
 
 

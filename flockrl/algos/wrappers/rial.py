@@ -22,6 +22,9 @@ from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, Tape, fold_in, uniform
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
+AHEAD = 2
+"""Steps that values look ahead at least. A symbol is heard a step after it was chosen, when its speaker may not see any
+more what it was about: a value of that moment cannot say whether the symbol was right, and what followed can."""
 SAID = "_said"
 """Ends the names of what acting notes about speakers."""
 
@@ -35,6 +38,8 @@ def rial(spec: EnvSpec, config: Any, make: Callable[[EnvSpec, Any], Algorithm]) 
     if spec.whole is not None:
         raise UsageError("rial talks within a whole team and not within a side of a game: use another comm.")
     inner = dataclasses.replace(config, comm="none", comm_size=None, channel="")
+    if getattr(config, "n_step", AHEAD) < AHEAD and not getattr(config, "td_lambda", 0.0):
+        inner = dataclasses.replace(inner, n_step=AHEAD)
     return _Speakers(spec, config, make(with_speakers(spec, config.message_size), inner)).algorithm()
 
 

@@ -104,6 +104,8 @@ class _Named(HostEnv):
         self.stack = self.codec.stack()
         self.agents = {str(agent): agent for agent in agents}
         self.has_state = False
+        if callable(tells := getattr(getattr(env, "unwrapped", env), "distances", None)):
+            self.distances = tells
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or self.default_steps,

@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.comm.window import OUTSIDE, look, offsets, window_size
+from flockrl.envs.emergence import apart
 from flockrl.envs.settings import one_of
 
 SIZES = {5: (3, 0, 20), 10: (5, 1, 40), 20: (10, 1, 80)}
@@ -75,6 +76,10 @@ class PredatorPrey:
         state = Hunt(t, predators, state.prey, reached, jnp.where(state.reached.all(), state.steps, t))
         over = reached.all() & (self.mode == "mixed")
         return state, self._observe(state), jnp.where(reached, paid, -0.05), over, (t >= self.steps) & ~over
+
+    def distances(self, state: Hunt) -> Array:
+        """[N, N] how far predators are from each other, in cells."""
+        return apart(state.predators.astype(jnp.float32))
 
     def measures(self, state: Hunt) -> dict[str, Array]:
         return {"success": state.reached.all(), "steps": state.steps}

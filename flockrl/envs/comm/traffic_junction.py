@@ -12,6 +12,7 @@ import numpy as np
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.comm.routes import LEVELS, make_roads
 from flockrl.envs.comm.window import OUTSIDE, look, window_size
+from flockrl.envs.emergence import apart
 from flockrl.envs.settings import one_of, share
 
 GAS, BRAKE = range(2)
@@ -115,6 +116,10 @@ class TrafficJunction:
         served = (before.sum(1)[:, None] == turn) & comes & ~taken[:, None]  # [N, E]
         route = np.arange(entries) * self.options + (choice * self.options).astype(jnp.int32)
         return served.any(1), (served * route).sum(1), (served * starts).sum(1)
+
+    def distances(self, state: Traffic) -> Array:
+        """[N, N] how far cars are from each other, in cells; the place of none is somewhere."""
+        return apart(jnp.asarray(self.roads.cells, jnp.float32)[state.cell])
 
     def measures(self, state: Traffic) -> dict[str, Array]:
         return {"success": ~state.crashed, "throughput": state.through}

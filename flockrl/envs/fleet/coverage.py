@@ -97,6 +97,10 @@ class Coverage:
         squared = ((POINTS[:, None] - air.pos) ** 2).sum(-1) / SIDE**2
         return (jnp.where(air.alive, squared, 2.0).min(1) * density).sum()
 
+    def distances(self, state: Patrol) -> Array:
+        """[N, N] metres between drones."""
+        return distance(state.air.pos[:, None], state.air.pos)
+
     def measures(self, state: Patrol) -> dict[str, Array]:
         """distance: root mean square distance (m) to the nearest drone over the episode; near_misses: pairs times
         steps; inside: drones times steps in no-fly zones; down: drones with an empty battery."""

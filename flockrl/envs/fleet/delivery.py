@@ -125,6 +125,10 @@ class Delivery:
             pick=jnp.where(new[:, None], spots[0], state.pick), drop=jnp.where(new[:, None], spots[1], state.drop),
         )  # fmt: skip
 
+    def distances(self, state: Parcels) -> Array:
+        """[N, N] metres between drones."""
+        return distance(state.air.pos[:, None], state.air.pos)
+
     def measures(self, state: Parcels) -> dict[str, Array]:
         """delivered: parcels in time; missed: those withdrawn, lost or late; near_misses: pairs times steps; inside:
         drones times steps in no-fly zones; down: drones with an empty battery."""

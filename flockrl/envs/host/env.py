@@ -59,6 +59,9 @@ class HostEnv(ABC):
     def step(self, action: np.ndarray, seed: int) -> TeamStep:
         """action: [N] int32 where all agents are Discrete, else [N, W] float32 within its bounds."""
 
+    distances: Callable[[], Any] | None = None
+    """How far agents are from each other now, [N, N], where the environment tells (`envs.reach`)."""
+
     def render(self) -> np.ndarray | None:
         """What it looks like now, [H, W, 3] uint8, or None when it cannot be drawn."""
         return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from flockrl.core.entities import Entities
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation, PyTree, Space
-from flockrl.envs.mpe.geometry import length
+from flockrl.envs.mpe.geometry import distance, length
 from flockrl.envs.mpe.settings import at_least
 from flockrl.envs.mpe.walking import walk
 
@@ -177,6 +177,10 @@ class ParticleEnv:
         cut = world.t >= self.max_cycles
         over = self.scenario.terminal(world) & ~cut
         return world, self._observe(world), self.scenario.reward(world), over, cut
+
+    def distances(self, state: World) -> Array:
+        """[N, N] how far agents are from each other."""
+        return distance(state.pos[: self.n], state.pos[: self.n])
 
     def render(self, states: Sequence[World], size: int = 400) -> list[np.ndarray]:
         """Frames [size, size, 3] uint8 of one episode, one per world (without batch axes)."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, EnvSpec, Observation
-from flockrl.envs.emergence import clustering, offsets, order
+from flockrl.envs.emergence import apart, clustering, offsets, order
 from flockrl.envs.settings import between, one_of, whole
 from flockrl.envs.swarm.olfati_saber import acceleration
 
@@ -117,6 +117,10 @@ class Flocking:
         """[N, N] pairs nearer than a fifth of the radius."""
         far = (offsets(pos, self.side) ** 2).sum(-1)
         return (far < (RADIUS / 5) ** 2) & ~np.eye(self.n, dtype=bool)
+
+    def distances(self, state: Flock) -> Array:
+        """[N, N] how far agents are from each other on the torus."""
+        return apart(state.pos, self.side)
 
     def measures(self, state: Flock) -> dict[str, Array]:
         """order: its mean over the second half of the episode; clustering: the share of agents in the largest group

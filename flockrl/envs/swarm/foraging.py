@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.emergence import coverage, division_of_labour
+from flockrl.envs.emergence import apart, coverage, division_of_labour
 from flockrl.envs.settings import share, whole
 
 MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]], np.int32)
@@ -112,6 +112,10 @@ class Foraging:
         )  # fmt: skip
         reward = TAKEN * takes.any(1) + BROUGHT * brings
         return state, self._observe(state), reward, jnp.bool_(False), state.t >= self.steps
+
+    def distances(self, state: Colony) -> Array:
+        """[N, N] how far ants are from each other, in cells."""
+        return apart(state.pos.astype(jnp.float32))
 
     def measures(self, state: Colony) -> dict[str, Array]:
         """brought: units at the nest; coverage: the share of cells where ants were; division_of_labour: how far ants

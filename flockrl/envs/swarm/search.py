@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, EnvSpec, Observation
-from flockrl.envs.emergence import coverage
+from flockrl.envs.emergence import apart, coverage
 from flockrl.envs.settings import between, whole
 
 SLOW, FAST, TURN = 0.01, 0.03, 0.4
@@ -101,6 +101,10 @@ class Search:
         far = jnp.sqrt((way**2).sum(-1))
         ahead = (way * _unit(angle)[:, None]).sum(-1)
         return (far <= self.sight) & (ahead >= far * np.cos(self.cone))
+
+    def distances(self, state: Hunt) -> Array:
+        """[N, N] how far searchers are from each other on the torus."""
+        return apart(state.pos, 1.0)
 
     def measures(self, state: Hunt) -> dict[str, Array]:
         """found: the share of targets found; coverage: the share of cells that were in view."""
