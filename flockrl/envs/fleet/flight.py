@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.core.entities import Entities, Kind
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Space
+from flockrl.envs.others import from_next
 from flockrl.envs.settings import between, share, whole
 
 SIDE = 1000.0
@@ -178,15 +179,6 @@ def senses(flight: Flight, air: Air, near: Array) -> Array:
     ways = jnp.where(near[..., None], (air.pos - air.pos[:, None]) / SIDE, 0.0)
     own = (-pad, air.vel / FAST, air.charge[:, None] / flight.battery, wind, pad)
     return jnp.concatenate([*own, from_next(ways).reshape(n, -1), from_next(near), zones], -1)
-
-
-def from_next(x: Array) -> Array:
-    """[N, N - 1, ...] what row i of x [N, N, ...] holds for i + 1, i + 2, ..., i - 1, so that all see the team from
-    their own place. By reshaping alone, which is faster than looking up."""
-    n, rest = len(x), x.shape[2:]
-    flat = jnp.concatenate([x, x], 1).reshape(2 * n * n, *rest)
-    flat = jnp.concatenate([flat, jnp.zeros((n, *rest), x.dtype)])
-    return flat.reshape(n, 2 * n + 1, *rest)[:, 1:n]
 
 
 def distance(a: Array, b: Array) -> Array:
