@@ -48,7 +48,7 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, init_from: str = "",
             f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
         )
     if init_from:
-        logger.warning("%s goes on with what it has learned, not with %s", path, init_from)
+        notice(f"{path} goes on with what it has learned, not with {init_from}.")
     _say_what_is_kept(path, settings)
     _cut_metrics(path, trainer.stats["steps"])
     return trainer

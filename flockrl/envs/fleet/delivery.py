@@ -72,6 +72,8 @@ class Delivery:
         between(self.flight.name, 1, 1e5, deadline=deadline)
         self.k, self.rate, self.deadline = orders, rate, float(deadline)
         self.spec = self.flight.spec(4, "parcel", orders, 5)
+        self.best = rate * steps * (PICKED + IN_TIME) / drones
+        """Every parcel that may come, handed over in time: a bound, since those that come at the end cannot be."""
         self.policies = {"nearest": self._nearest, "assigned": self._assigned}
 
     def reset(self, key: Array) -> tuple[Parcels, Observation]:

@@ -82,6 +82,8 @@ class Allocation:
             max_steps=steps,
             entities=(self._entities(size),) * workers,
         )
+        self.best = rate * steps / workers
+        """Every job that may come: a bound, since some find no place and some nobody who is free."""
         self.policies = {
             "first": self._first, "quickest": self._quickest, "auction": self._auction, "assigned": self._assigned,
         }  # fmt: skip
