@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.core.errors import UsageError
+from flockrl.envs import make
+from flockrl.training.run import _policy_shape
 
 RUN = {
     "steps": 80, "envs": 2, "rollout_steps": 20, "epochs": 1, "minibatches": 1, "hidden": (8,), "eval_every": 80,
@@ -48,3 +52,21 @@ def test_flat_networks_play_with_their_own_number(tmp_path):
     flat = flockrl.train("ippo", "mpe/simple_spread:N=2", out=tmp_path / "flat", **RUN)
     with pytest.raises(UsageError, match="trained with --net entities"):
         flat.evaluate(4, env="mpe/simple_spread:N=3")
+
+
+@pytest.mark.parametrize(
+    ("env", "other"),
+    [
+        ("fleet/coverage", "fleet/coverage:drones=8,hotspots=5,zones=2"),
+        ("fleet/delivery", "fleet/delivery:drones=2,orders=3"),
+        ("swarm/search", "swarm/search:n=7"),
+        ("tasks/allocation", "tasks/allocation:workers=9"),
+    ],
+)
+def test_networks_of_sets_fit_other_numbers_in_case_studies(env, other):
+    def shape(name, **settings):
+        config = make_config("mappo", settings)
+        return _policy_shape(make_algorithm("mappo", make(name).spec, config, envs=16, updates=1))
+
+    assert shape(env, net="entities") == shape(other, net="entities")
+    assert shape(env) != shape(other)
