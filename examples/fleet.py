@@ -36,8 +36,9 @@ def be_drone() -> None:
     """One drone: takes lines of JSON, answers each with a line. Imports neither JAX nor the environment."""
     from flockrl.relay import Member
 
-    first, address, member = json.loads(sys.stdin.readline()), "tcp://127.0.0.1:0", None
+    first, address = json.loads(sys.stdin.readline()), "tcp://127.0.0.1:0"
     answer: Any
+    member: Any = None
     for line in sys.stdin:
         told = json.loads(line)
         if "load" in told:
@@ -225,8 +226,8 @@ def improve(fleet: Fleet, address: str, home: Path, rounds: int, flights: int, q
     import flockrl
     from flockrl.relay import Client, Outbox
 
-    outbox, scores, sent = Outbox(queue, fleet.env.spec, Client(address), ("", 0), 64 << 20, 0.2, 1e9), [], 0
-    client = Client(address)
+    outbox = Outbox(queue, fleet.env.spec, Client(address), ("", 0), 64 << 20, 0.2, 1e9)
+    client, scores, sent = Client(address), list[float](), 0
     try:
         for number in range(rounds):
             total = 0.0

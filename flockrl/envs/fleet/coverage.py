@@ -98,7 +98,7 @@ class Coverage:
     def cost(self, air: Air, density: Array) -> Array:
         """The mean squared distance (km²) to the nearest drone that flies; 2, the diagonal's square, if none does."""
         # Points are a grid, so that [N, CELLS] squares of either coordinate make all distances.
-        x, y = ((LINE - air.pos[:, axis, None]) ** 2 / SIDE**2 for axis in (0, 1))
+        x, y = ((jnp.asarray(LINE) - air.pos[:, axis, None]) ** 2 / SIDE**2 for axis in (0, 1))
         x = jnp.where(air.alive[:, None], x, 2.0)
         squared = (x[:, :, None] + y[:, None]).reshape(-1, len(POINTS)).min(0)
         return (jnp.minimum(squared, 2.0) * density).sum()

@@ -106,7 +106,7 @@ class Search:
 
     def _views(self, pos: Array, angle: Array) -> Array:
         """[N, CELLS, CELLS] the cells that each searcher has in view."""
-        x, y = (_wrapped(self.grid - pos[:, axis, None]) for axis in (0, 1))
+        x, y = (_wrapped(jnp.asarray(self.grid) - pos[:, axis, None]) for axis in (0, 1))
         return self._within(x[:, :, None], y[:, None], angle[:, None, None])
 
     def _within(self, x: Array, y: Array, angle: Array) -> Array:
