@@ -47,28 +47,31 @@ def measure(name: str, rounds: int, envs: int, steps: int) -> dict[str, Any]:
 
     began = time.perf_counter()
     play(jax.random.key(0)).block_until_ready()
-    first, speeds = time.perf_counter() - began, []
+    first, speeds, busy = time.perf_counter() - began, [], time.process_time()
     for seed in range(1, rounds + 1):
         began = time.perf_counter()
         play(jax.random.key(seed)).block_until_ready()
         speeds.append(envs * steps / (time.perf_counter() - began))
+    busy = time.process_time() - busy
     return {
         "case": f"stepping-{envs} {name}",
         "agents": env.spec.num_agents,
         "steps_per_second": round(statistics.median(speeds)),
         "steps_per_second_range": [round(min(speeds)), round(max(speeds))],
+        "steps_per_cpu_second": round(rounds * envs * steps / busy),
         "first_call_seconds": round(first, 1),
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The same as text. range: slowest and fastest round over the median; of target: the median over TARGET."""
-    lines = [f"{'environment':34} agents   steps/s   range          of target   agent steps/s"]
+    """The same as text. range: slowest and fastest round over the median; of target: the median over TARGET; per CPU
+    second: what a machine that is shared with others leaves as it is."""
+    lines = [f"{'environment':34} agents   steps/s   range          of target   agent steps/s   steps per CPU second"]
     for row in rows:
         name, median = row["case"].partition(" ")[2], row["steps_per_second"]
         low, high = (x / median for x in row["steps_per_second_range"])
         words = f"{name:34} {row['agents']:6} {median:9,}   {low:.2f} to {high:.2f}   {median / TARGET:9.2f}"
-        lines.append(f"{words}   {median * row['agents']:13,}")
+        lines.append(f"{words}   {median * row['agents']:13,}   {row['steps_per_cpu_second']:20,}")
     return "\n".join(lines)
 
 
