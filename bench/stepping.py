@@ -1,7 +1,7 @@
 """Stepping speed of compiled environments: environment steps per second with random actions, observations and resets
 included.
 
-    python bench/stepping.py                       # one line of JSON for each environment of the case studies
+    python bench/stepping.py                       # one line of JSON for each environment of the case studies, a table
     python bench/stepping.py mpe/simple_spread     # or for those named
 """
 
@@ -20,6 +20,8 @@ from flockrl.algos.sides import random_side
 from flockrl.envs.api import reset_batch, step_batch
 from flockrl.envs.registry import environments, make
 
+TARGET = 300_000
+"""Steps per second that small environments should reach; the table tells the ratio."""
 CASES = ("traffic", "market", "fleet", "swarm", "grid", "tasks")
 
 
@@ -45,18 +47,32 @@ def measure(name: str, rounds: int, envs: int, steps: int) -> dict[str, Any]:
 
     began = time.perf_counter()
     play(jax.random.key(0)).block_until_ready()
-    first, speeds = time.perf_counter() - began, []
+    first, speeds, busy = time.perf_counter() - began, [], time.process_time()
     for seed in range(1, rounds + 1):
         began = time.perf_counter()
         play(jax.random.key(seed)).block_until_ready()
         speeds.append(envs * steps / (time.perf_counter() - began))
+    busy = time.process_time() - busy
     return {
         "case": f"stepping-{envs} {name}",
         "agents": env.spec.num_agents,
         "steps_per_second": round(statistics.median(speeds)),
         "steps_per_second_range": [round(min(speeds)), round(max(speeds))],
+        "steps_per_cpu_second": round(rounds * envs * steps / busy),
         "first_call_seconds": round(first, 1),
     }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The same as text. range: slowest and fastest round over the median; of target: the median over TARGET; per CPU
+    second: what a machine that is shared with others leaves as it is."""
+    lines = [f"{'environment':34} agents   steps/s   range          of target   agent steps/s   steps per CPU second"]
+    for row in rows:
+        name, median = row["case"].partition(" ")[2], row["steps_per_second"]
+        low, high = (x / median for x in row["steps_per_second_range"])
+        words = f"{name:34} {row['agents']:6} {median:9,}   {low:.2f} to {high:.2f}   {median / TARGET:9.2f}"
+        lines.append(f"{words}   {median * row['agents']:13,}   {row['steps_per_cpu_second']:20,}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
@@ -66,5 +82,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=500, help="steps of each measurement")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each environment")
     given = parser.parse_args()
+    rows = []
     for name in given.names or [f"{suite}/{short}" for suite in CASES for short in environments(suite)]:
-        print(json.dumps(measure(name, given.rounds, given.envs, given.steps)), flush=True)
+        rows.append(measure(name, given.rounds, given.envs, given.steps))
+        print(json.dumps(rows[-1]), flush=True)
+    print(table(rows))

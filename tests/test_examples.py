@@ -12,12 +12,13 @@ SMALLER = {
     "predators": ["--seeds", "1", "--episodes", "8"],
     "own_loop": ["--steps", "600"],
     "members": ["--episodes", "8"],
+    "fleet": ["--episodes", "8", "--rounds", "1", "--flights", "16"],
 }
 
 
 SLOW = {
     "explore", "predators", "factorise", "train_and_act", "teams_that_grow", "own_gymnasium", "own_loop", "relay_game",
-    "members",
+    "members", "fleet",
 }  # fmt: skip
 
 

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 import flockrl
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.core.errors import UsageError
+from flockrl.envs import make
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.programs import make_program
+from flockrl.training.run import _policy_shape
 from flockrl.training.setup import configure
 
 RUN = {
@@ -73,3 +77,21 @@ def test_the_program_is_as_long_for_many_agents_as_for_few(name, settings):
         lines.append(lowered.as_text().count("\n"))
     assert lines[0] > 1000
     assert abs(lines[1] - lines[0]) < 0.01 * lines[0]
+
+
+@pytest.mark.parametrize(
+    ("env", "other"),
+    [
+        ("fleet/coverage", "fleet/coverage:drones=8,hotspots=5,zones=2"),
+        ("fleet/delivery", "fleet/delivery:drones=2,orders=3"),
+        ("swarm/search", "swarm/search:n=7"),
+        ("tasks/allocation", "tasks/allocation:workers=9"),
+    ],
+)
+def test_networks_of_sets_fit_other_numbers_in_case_studies(env, other):
+    def shape(name, **settings):
+        config = make_config("mappo", settings)
+        return _policy_shape(make_algorithm("mappo", make(name).spec, config, envs=16, updates=1))
+
+    assert shape(env, net="entities") == shape(other, net="entities")
+    assert shape(env) != shape(other)

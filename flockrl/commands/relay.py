@@ -36,6 +36,8 @@ class ServeFlags:
     """Directory for everything the server keeps: log, trainer, models. The same command goes on with what is there."""
     algorithm: str | None = None
     """What to train with, e.g. mappo, or SIDE=PLAYER,... as `flockrl train` takes it; left out, it only collects."""
+    init_from: str | None = None
+    """A run of the same algorithm whose parameters a new server begins with."""
     listen: str = "127.0.0.1:8815"
     """HOST:PORT to listen on; port 0 takes a free one, which DATA/address then says."""
     env: str | None = None
@@ -112,6 +114,8 @@ def serve(words: list[str]) -> int:
         backlog_bytes=int(given.backlog_mb * MB), log_bytes=int(given.log_mb * MB),
         largest=given.largest, reward=given.largest_reward, logp=given.largest_logp,
     )  # fmt: skip
+    if given.init_from and given.algorithm is None:
+        raise UsageError("A server that only collects has nothing to begin with: give --algorithm with --init-from.")
     tokens, tls, spec = _tokens(given.token_file), _tls(given), _spec(given)
     allowed(given.listen, tokens, tls)
     try:
@@ -154,8 +158,9 @@ def _learner(given: Any, relay: Relay) -> Any:
         else:
             settings[name] = value
     trainer = open_trainer(
-        given.data / "trainer", given.algorithm, relay.spec, hyperparams=settings, envs=given.envs,
-        buffer_size=given.buffer_size, max_version_lag=given.max_version_lag, steps=given.steps, seed=given.seed,
+        given.data / "trainer", given.algorithm, relay.spec, given.init_from or "", hyperparams=settings,
+        envs=given.envs, buffer_size=given.buffer_size, max_version_lag=given.max_version_lag, steps=given.steps,
+        seed=given.seed,
     )  # fmt: skip
     return Learner(
         trainer, relay.log, relay.store, relay.limits.log_bytes, given.save_every, given.publish_every,

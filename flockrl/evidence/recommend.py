@@ -171,6 +171,10 @@ def hints(facts: Facts) -> list[str]:
     if facts.sides > 1:
         sides = ",".join(f"{name}=ALGORITHM" for name in facts.spec.parties)
         found.append(f"Each side can have a learner, a frozen policy or a script: flockrl train {sides} ENV.")
+    if facts.spec.entities:
+        found.append("Observations are described as sets: --net entities learns what fits any number of agents.")
+    if facts.spec.neighbours and facts.agents > 1:
+        found.append("It tells who perceives whom: let these talk (--comm gat --channel topology=neighbours).")
     if len(set(facts.spec.groups)) > 1:
         found.append("Agents of different kinds share no parameters by default (--share groups).")
     return found

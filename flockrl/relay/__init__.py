@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from flockrl.relay.client import Client
     from flockrl.relay.hub import Hub
     from flockrl.relay.member import Member
+    from flockrl.relay.outbox import Outbox
 
 _HOMES = {
     "Actor": "relay.actor", "Client": "relay.client", "Hub": "relay.hub", "Member": "relay.member",
-    "Model": "portable.model",
+    "Model": "portable.model", "Outbox": "relay.outbox",
 }  # fmt: skip
-__all__ = ["Actor", "Client", "Hub", "Member", "Model"]
+__all__ = ["Actor", "Client", "Hub", "Member", "Model", "Outbox"]
 
 
 def __getattr__(name: str) -> Any:

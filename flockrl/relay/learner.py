@@ -23,19 +23,23 @@ from flockrl.relay.log import Log
 from flockrl.relay.segment import Damaged, Position
 from flockrl.relay.store import Store
 from flockrl.training.trainer import CONFIG, Trainer
+from flockrl.training.warm import begin_trainer
 
 logger = logging.getLogger("flockrl.relay")
 TRIES = 5
 """Times that training goes back to its checkpoint without getting any further, before it stops."""
 
 
-def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> Any:
-    """The trainer that was saved at `path`, or a new one with these settings of `flockrl.Trainer`."""
+def open_trainer(path: Path, algorithm: str, spec: EnvSpec, init_from: str = "", **settings: Any) -> Any:
+    """The trainer that was saved at `path`, or a new one with these settings of `flockrl.Trainer`, which begins with
+    the parameters of the run `init_from`."""
     saved = path / CONFIG
     if saved.exists() and not any(step.name.isdigit() for step in (path / "checkpoints").glob("*")):
         saved.unlink()  # the trainer ended before its first checkpoint was complete
     if not saved.exists():
         trainer = Trainer(algorithm, spec, save_path=path, **settings)
+        if init_from:
+            logger.info("%s begins with %s", algorithm, begin_trainer(trainer, init_from))
         trainer.save(note={})
         return trainer
     trainer = Trainer.load(path)
@@ -43,6 +47,8 @@ def open_trainer(path: Path, algorithm: str, spec: EnvSpec, **settings: Any) -> 
         raise UsageError(
             f"{path} holds a trainer of {trainer.algorithm} for {trainer.spec.name}: choose another --data."
         )
+    if init_from:
+        notice(f"{path} goes on with what it has learned, not with {init_from}.")
     _say_what_is_kept(path, settings)
     _cut_metrics(path, trainer.stats["steps"])
     return trainer

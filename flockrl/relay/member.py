@@ -21,7 +21,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.portable.member import MemberModel
-from flockrl.portable.model import Memory
+from flockrl.portable.model import Act, Memory
 from flockrl.relay.post import (
     ALIVE,
     ANSWERS,
@@ -81,6 +81,8 @@ class Member:
         self.name, self.address = self.model.team[self.model.index], ""
         self.counts: Counter[str] = Counter()
         """Messages sent, received, lost (they did not come in time), late (they came after that), refused."""
+        self.choice: Act | None = None
+        """What `act` chose last, with the log-probability: what an episode records."""
         self._rng = np.random.default_rng(seed)
         self._team = team_id(str(self.model.metadata["member"].get("id", "")))
         self._partners = set(self.model.hears) | set(self.model.heard_by)
@@ -181,7 +183,7 @@ class Member:
         if model.delay:
             for number in range(model.rounds):
                 self._say(number, said[number], alive)
-        self._memory = done.memory
+        self._memory, self.choice = done.memory, done
         self._step += 1
         self._forget()
         return done.action[0].item() if done.action.ndim == 1 else done.action[0]

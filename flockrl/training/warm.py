@@ -105,6 +105,15 @@ def begin(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec | None
     return learner, note
 
 
+def begin_trainer(trainer: Any, init_from: str) -> str:
+    """Let a new trainer begin with the parameters of a run of the same algorithm; a sentence about that."""
+    run = Run(init_from)
+    source = run.learner(lambda name: not NOT_LEARNED.search(name))
+    trainer._state, note = take_over(source, trainer._state, init_from, partly=False)
+    trainer._acting.forget()
+    return note
+
+
 def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec | None) -> tuple[PyTree, str]:
     path, _, side = config.init_from.partition(":")
     run = Run(path)

@@ -15,8 +15,8 @@ from flockrl.envs.reach import Reach, reaching
 
 PLACED = {
     "mpe/simple_spread": lambda state: state.pos[:3],
-    "fleet/coverage": lambda state: state.air.pos,
-    "fleet/delivery": lambda state: state.air.pos,
+    "fleet/coverage": lambda state: state.air.pos / 1000,
+    "fleet/delivery": lambda state: state.air.pos / 1000,
     "swarm/foraging": lambda state: state.pos,
     "comm/predator_prey": lambda state: state.predators,
 }

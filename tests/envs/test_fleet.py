@@ -79,6 +79,29 @@ def test_near_misses_zones_radio_and_sensing(cover):
     assert not spot[1:].any()  # 199 m in both directions is too far
 
 
+def test_an_observation_is_a_set_of_drones_zones_and_hotspots(cover):
+    env, _, start = cover
+    state = placed(start, [[200, 300], [400, 300], [800, 900]])
+    obs, entities = np.asarray(env._observe(state).obs), env.spec.entities[0]
+    drone, zone, spot = entities.kinds
+    # Each sees the next one first: 0 hears 1 (200 m away), and 1 hears 0 last.
+    np.testing.assert_allclose(obs[0, drone.fields[0][0] :][:4], [0.2, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(obs[1, drone.fields[0][0] :][:4], [0, 0, -0.2, 0], atol=1e-6)
+    assert obs[:, drone.there : drone.there + 2].tolist() == [[1, 0], [0, 1], [0, 0]]
+    way = (np.asarray(state.air.zones[0]) - [800, 900]) / 1000
+    np.testing.assert_allclose(obs[2, zone.fields[0][0] :][:2], way, atol=1e-5)
+    assert entities.end == spot.there + 1 == env.spec.obs_size
+    np.testing.assert_allclose(env.distances(state)[0], [0, 0.2, np.hypot(0.6, 0.6)], rtol=1e-5)
+
+
+def test_a_share_of_the_drones_fails_within_an_episode():
+    env = make("fleet/coverage:drones=100,failures=0.3,steps=20")
+    step, state = jax.jit(env.step), env.reset(KEY)[0]
+    for t in range(20):
+        state, *_ = step(jax.random.fold_in(KEY, t), state, jnp.zeros((100, 2)))
+    assert 15 <= int((~state.air.alive).sum()) <= 45  # 30 are expected, with a deviation of 4.6
+
+
 def test_centroids_are_those_of_the_voronoi_cells(cover):
     env, _, start = cover
     state = placed(start, [[200, 300], [800, 400], [500, 900]])
@@ -170,6 +193,7 @@ def test_the_contract_with_other_settings():
 
 def test_wrong_settings_are_named():
     for text, words in (("coverage:drones=0", "drones must be a whole number"), ("coverage:wind=30", "wind must lie"),
-                        ("delivery:rate=2", "rate must lie between 0 and 1")):  # fmt: skip
+                        ("delivery:rate=2", "rate must lie between 0 and 1"),
+                        ("coverage:failures=2", "failures must lie")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             make(f"fleet/{text}")

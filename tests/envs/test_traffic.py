@@ -32,6 +32,13 @@ def with_queue(env, *placed, **more):
     return state._replace(queue=jnp.asarray(queue), **more)
 
 
+def test_near_pays_for_oneself_and_those_beside_one():
+    env = make("traffic/grid:rows=1,columns=3,demand=0,cross=0,reward=near")
+    state, _ = env.reset(KEY)
+    paid = env._reward(state, jnp.array([[6, 0, 3]]))
+    np.testing.assert_allclose(paid, -np.array([6 / 2, 9 / 3, 3 / 2]) * 5 / 60, rtol=1e-5)
+
+
 def test_green_serves_at_saturation_and_vehicles_go_where_they_turn(quiet):
     env, step = quiet
     # From the west of the left junction: straight on leads to the right one, left to the north, right to the south.

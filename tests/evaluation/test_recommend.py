@@ -55,6 +55,13 @@ def test_individual_rewards_rare_ones_and_unlike_agents():
     assert any("rare" in hint for hint in hints(Facts(spec(), True, False, False, 0.01, 65)))
 
 
+def test_sets_and_neighbours_are_pointed_out():
+    told = " ".join(hints(Facts(make("fleet/coverage").spec)))
+    assert "--net entities" in told
+    assert "topology=neighbours" in told
+    assert not {"--net", "topology"} & set(" ".join(hints(Facts(spec()))).split())
+
+
 def test_continuous_actions_many_agents_one_agent():
     continuous = by_name(Facts(spec(actions=Box((2,), -1.0, 1.0)), True, False, False, 1.0, 65))
     assert continuous["masac"].fit == FITS

@@ -66,3 +66,26 @@ def test_a_damaged_trainer_is_named(tmp_path):
     (tmp_path / "trainer" / "trainer.json").write_text(json.dumps({"algorithm": "ippo"}))
     with pytest.raises(UsageError):
         open_run(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_server_begins_with_what_a_run_learned(tmp_path):
+    from flockrl.core.errors import Notice
+    from flockrl.relay.learner import open_trainer
+
+    run = flockrl.train("ippo", "games/climbing", steps=100, envs=2, out=tmp_path / "run", quiet=True, **PPO)
+    settings = {"hyperparams": PPO, "envs": 2}
+    trainer = open_trainer(tmp_path / "t", "ippo", run.spec, str(run.path), **settings)
+    obs = np.random.default_rng(1).normal(size=(9, run.spec.num_agents, run.spec.obs_size)).astype(np.float32)
+    plain = flockrl.Trainer("ippo", run.spec, **settings)
+
+    def likely(policy):
+        return policy.algorithm.kl(policy.params, run.policy().params, flockrl.Observation(obs), ())
+
+    assert np.abs(likely(trainer.acquire_model())).max() < 1e-6
+    assert np.abs(likely(plain.acquire_model())).max() > 1e-6  # it began elsewhere
+    assert trainer.version == 0
+    with pytest.warns(Notice, match="goes on with what it has learned"):
+        open_trainer(tmp_path / "t", "ippo", run.spec, str(run.path), **settings)
+    with pytest.raises(UsageError, match="does not fit"):
+        open_trainer(tmp_path / "u", "ippo", run.spec, str(run.path), hyperparams={**PPO, "hidden": (9,)}, envs=2)

@@ -171,6 +171,11 @@ def test_a_member_alone_acts_in_time_and_as_if_nobody_spoke(team):
     found = np.array([member.act(obs[0]) for obs in seen])
     np.testing.assert_allclose(found, team.joint(seen, channel="bits=0")[:, 0], atol=1e-5)
     assert member.counts["lost"] == 5 * 2 * 2
+    assert member.choice.logp is None  # what is greedy has no chance
+    member.explore = True
+    action = member.act(seen[0][0])
+    assert np.isfinite(member.choice.logp).all()
+    np.testing.assert_array_equal(action, member.choice.action[0])
     member.close()
 
 

@@ -368,6 +368,7 @@ def test_status_speaks(tmp_path, capsys):
         (["--token-file", "nowhere"], "cannot be read"),
         (["--spec", "nowhere"], "--env NAME or --spec"),
         (["--listen", "x"], "HOST:PORT"),
+        (["--init-from", "runs/x"], "--algorithm"),
         (["--algorythm", "mappo"], "--algorithm"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from flockrl.core.types import Array, Observation
 from flockrl.envs.fleet.control import steer
-from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, distance, fly, neighbours, senses, take_off
+from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, apart, distance, fly, neighbours, senses, take_off
 from flockrl.envs.settings import between, whole
 
 CELLS = 16
@@ -20,6 +20,8 @@ WIDTH, FLOOR = 120.0, 0.1
 """Standard deviation (m) of a hotspot, and the share of the density that is even."""
 POINTS = (np.stack(np.meshgrid(*[np.arange(CELLS)] * 2, indexing="ij"), -1).reshape(-1, 2) + 0.5) * (SIDE / CELLS)
 POINTS = POINTS.astype(np.float32)
+LINE = POINTS[:CELLS, 1]
+"""[CELLS] coordinates (m) of the points along one edge."""
 LANE = 40.0
 """Seconds that a sweeping drone takes from one edge to the other."""
 
@@ -44,11 +46,11 @@ class Coverage:
     drone that flies, and 0.1 less for each near miss (under 20 m) and each step in a no-fly zone of its own. Drones
     begin anywhere. A step is 2 s; truncated after `steps`. wind: m/s; battery: seconds of hover (full thrust takes
     twice as much); zones: no-fly zones of 100 m; radio: m within which drones hear each other; sensing: m within which
-    they see hotspots.
+    they see hotspots; failures: the share of drones that fail somewhere in an episode, and are down.
 
     Thrust is continuous ([x, y], at most 1 long) or, with `continuous_actions=false`, one of stay, left, right, down,
-    up. A drone whose battery is empty is down, and dead. Observed are `flight.senses` and, for each hotspot, [way (km),
-    weight, whether it is seen].
+    up. A drone whose battery is empty is down, and dead. Observed are `flight.senses`, for each hotspot [way (km),
+    weight], and whether each is seen.
     """
 
     def __init__(
@@ -60,14 +62,15 @@ class Coverage:
         zones: int = 0,
         radio: float = 2000.0,
         sensing: float = 2000.0,
+        failures: float = 0.0,
         steps: int = 100,
         continuous_actions: bool = True,
     ):
-        self.flight = Flight("fleet/coverage", drones, wind, battery, zones, radio, steps, continuous_actions)
+        self.flight = Flight("fleet/coverage", drones, wind, battery, zones, radio, failures, steps, continuous_actions)
         whole(self.flight.name, 0, 20, hotspots=hotspots)
         between(self.flight.name, 0, 1e6, sensing=sensing)
         self.hotspots, self.sensing = hotspots, sensing
-        self.spec = self.flight.spec(4 * hotspots)
+        self.spec = self.flight.spec(0, "hotspot", hotspots, 3)
         self.policies = {
             "lloyd": self._lloyd, "lloyd_radio": self._lloyd_radio, "sweep": self._sweep, "stay": self._stay,
         }  # fmt: skip
@@ -94,12 +97,15 @@ class Coverage:
 
     def cost(self, air: Air, density: Array) -> Array:
         """The mean squared distance (km²) to the nearest drone that flies; 2, the diagonal's square, if none does."""
-        squared = ((POINTS[:, None] - air.pos) ** 2).sum(-1) / SIDE**2
-        return (jnp.where(air.alive, squared, 2.0).min(1) * density).sum()
+        # Points are a grid, so that [N, CELLS] squares of either coordinate make all distances.
+        x, y = ((jnp.asarray(LINE) - air.pos[:, axis, None]) ** 2 / SIDE**2 for axis in (0, 1))
+        x = jnp.where(air.alive[:, None], x, 2.0)
+        squared = (x[:, :, None] + y[:, None]).reshape(-1, len(POINTS)).min(0)
+        return (jnp.minimum(squared, 2.0) * density).sum()
 
     def distances(self, state: Patrol) -> Array:
-        """[N, N] metres between drones."""
-        return distance(state.air.pos[:, None], state.air.pos)
+        """[N, N] km between drones: the unit of what they observe."""
+        return apart(state.air.pos) / SIDE
 
     def measures(self, state: Patrol) -> dict[str, Array]:
         """distance: root mean square distance (m) to the nearest drone over the episode; near_misses: pairs times
@@ -118,13 +124,14 @@ class Coverage:
 
     def _observe(self, state: Patrol) -> Observation:
         air, n = state.air, self.flight.drones
+        near = neighbours(self.flight, air)
         way = state.spots - air.pos[:, None]
-        seen = (distance(way, jnp.zeros(2)) <= self.sensing)[..., None]
+        seen = distance(way, jnp.zeros(2)) <= self.sensing
         weight = jnp.broadcast_to(state.weight[:, None], (n, self.hotspots, 1))
-        spots = jnp.concatenate([jnp.where(seen, way / SIDE, 0.0), jnp.where(seen, weight, 0.0), seen], -1)
-        obs = jnp.concatenate([senses(self.flight, air), spots.reshape(n, -1)], -1)
+        spots = jnp.where(seen[..., None], jnp.concatenate([way / SIDE, weight], -1), 0.0)
+        obs = jnp.concatenate([senses(self.flight, air, near), spots.reshape(n, -1), seen], -1)
         obs = jnp.where(air.alive[:, None], obs, 0.0)
-        return Observation(obs, alive=air.alive, neighbours=neighbours(self.flight, air))
+        return Observation(obs, alive=air.alive, neighbours=near)
 
     def _centroids(self, state: Patrol, heard: Array) -> Array:
         """[N, 2] the centre of mass of each drone's Voronoi cell among those it hears [N, N]; its place if that is

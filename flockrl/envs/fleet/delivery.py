@@ -11,7 +11,7 @@ import numpy as np
 
 from flockrl.core.types import Array, Observation
 from flockrl.envs.fleet.control import steer
-from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, distance, fly, neighbours, senses, take_off
+from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, apart, distance, fly, neighbours, senses, take_off
 from flockrl.envs.settings import between, share, whole
 
 REACH = 30.0
@@ -46,10 +46,10 @@ class Delivery:
     m of one that waits takes it (the nearest drone if there are several) and gets 0.3; within 30 m of the goal it hands
     it over and gets 0.7 if in time. A parcel that is late and still waits is withdrawn; one that is carried is
     delivered late, for nothing. Each near miss (under 20 m) and each step in a no-fly zone costs 0.1. Truncated after
-    `steps`. wind, battery, zones and radio are as in fleet/coverage; a drone that is down loses its parcel.
+    `steps`. wind, battery, zones, radio and failures are as in fleet/coverage; a drone that is down loses its parcel.
 
-    Observed are `flight.senses`, [whether one carries, way to the goal (km), time left / 300 s], and for each place
-    [whether a parcel waits there, way to it (km), from there to its goal (km), time left / 300 s].
+    Observed are `flight.senses`, [whether one carries, way to the goal (km), time left / 300 s], for each place [way to
+    the parcel there (km), from there to its goal (km), time left / 300 s], and whether a parcel waits at each.
     """
 
     def __init__(
@@ -62,15 +62,18 @@ class Delivery:
         battery: float = 600.0,
         zones: int = 0,
         radio: float = 2000.0,
+        failures: float = 0.0,
         steps: int = 150,
         continuous_actions: bool = True,
     ):
-        self.flight = Flight("fleet/delivery", drones, wind, battery, zones, radio, steps, continuous_actions)
+        self.flight = Flight("fleet/delivery", drones, wind, battery, zones, radio, failures, steps, continuous_actions)
         whole(self.flight.name, 1, 100, orders=orders)
         share(self.flight.name, rate=rate)
         between(self.flight.name, 1, 1e5, deadline=deadline)
         self.k, self.rate, self.deadline = orders, rate, float(deadline)
-        self.spec = self.flight.spec(4 + 6 * orders)
+        self.spec = self.flight.spec(4, "parcel", orders, 5)
+        self.best = rate * steps * (PICKED + IN_TIME) / drones
+        """Every parcel that may come, handed over in time: a bound, since those that come at the end cannot be."""
         self.policies = {"nearest": self._nearest, "assigned": self._assigned}
 
     def reset(self, key: Array) -> tuple[Parcels, Observation]:
@@ -126,8 +129,8 @@ class Delivery:
         )  # fmt: skip
 
     def distances(self, state: Parcels) -> Array:
-        """[N, N] metres between drones."""
-        return distance(state.air.pos[:, None], state.air.pos)
+        """[N, N] km between drones: the unit of what they observe."""
+        return apart(state.air.pos) / SIDE
 
     def measures(self, state: Parcels) -> dict[str, Array]:
         """delivered: parcels in time; missed: those withdrawn, lost or late; near_misses: pairs times steps; inside:
@@ -155,14 +158,14 @@ class Delivery:
         own = jnp.concatenate(
             [busy[:, None], jnp.where(busy[:, None], (goal - air.pos) / SIDE, 0.0), left[:, None] / 300], -1
         )
-        waits = jnp.broadcast_to((state.status == WAITS)[:, None], (n, self.k, 1))
+        waits, near = jnp.broadcast_to(state.status == WAITS, (n, self.k)), neighbours(self.flight, air)
         way = (state.pick - air.pos[:, None]) / SIDE
         rest = jnp.concatenate([(state.drop - state.pick) / SIDE, state.left[:, None] / 300], -1)
         orders = jnp.concatenate([way, jnp.broadcast_to(rest, (n, self.k, 3))], -1)
-        orders = jnp.concatenate([waits, jnp.where(waits, orders, 0.0)], -1).reshape(n, -1)
-        obs = jnp.concatenate([senses(self.flight, air), own, orders], -1)
+        orders = jnp.where(waits[..., None], orders, 0.0).reshape(n, -1)
+        obs = jnp.concatenate([senses(self.flight, air, near), own, orders, waits], -1)
         obs = jnp.where(air.alive[:, None], obs, 0.0)
-        return Observation(obs, alive=air.alive, neighbours=neighbours(self.flight, air))
+        return Observation(obs, alive=air.alive, neighbours=near)
 
     def _costs(self, state: Parcels) -> Array:
         """[N, K] metres from each drone that is free to each parcel that waits; FAR for all other pairs."""

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, Kind
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Space
-from flockrl.envs.settings import between, whole
+from flockrl.envs.others import from_next
+from flockrl.envs.settings import between, share, whole
 
 SIDE = 1000.0
 """The airspace is a square of this many metres, seen from above; all fly at one height."""
@@ -42,6 +44,7 @@ class Flight:
     battery: float
     zones: int
     radio: float
+    failures: float
     steps: int
     continuous: bool
 
@@ -52,11 +55,25 @@ class Flight:
         between(self.name, 0, FAST, wind=self.wind)
         between(self.name, 1, 1e6, battery=self.battery)
         between(self.name, 0, 1e6, radio=self.radio)
+        share(self.name, failures=self.failures)
 
-    def spec(self, numbers: int) -> EnvSpec:
-        """numbers: how many an observation has beside those of `senses`."""
+    @property
+    def falls(self) -> float:
+        """The chance that a drone fails in a step, so that `failures` of them do in an episode."""
+        return 1 - (1 - self.failures) ** (1 / self.steps)
+
+    def spec(self, own: int, kind: str, count: int, width: int) -> EnvSpec:
+        """own: how many numbers about itself a drone observes beside those of `senses`. kind, count, width: what it
+        perceives besides, each with so many numbers and then, of all of them, whether they are there."""
         action: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(MOVES))
-        size = 9 + 2 * self.zones + 3 * (self.drones - 1) + numbers
+        others, zones = self.drones - 1, 9 + 3 * (self.drones - 1)
+        more = zones + 2 * self.zones
+        size = more + own + count * (width + 1)
+        entities = Entities(
+            ((0, 9), (more, own)),
+            (Kind("drone", others, ((9, 2),), 9 + 2 * others), Kind("zone", self.zones, ((zones, 2),)),
+             Kind(kind, count, ((more + own, width),), size - count)),
+        )  # fmt: skip
         return EnvSpec(
             name=self.name,
             agents=tuple(f"drone_{i}" for i in range(self.drones)),
@@ -64,6 +81,7 @@ class Flight:
             actions=(action,) * self.drones,
             max_steps=self.steps,
             neighbours=True,
+            entities=(entities,) * self.drones,
         )
 
 
@@ -120,9 +138,10 @@ def fly(flight: Flight, key: Array, air: Air, action: Array) -> tuple[Air, Array
     """One step. Returns the air after it and [N] penalties: 0.1 for each near miss and for being in a no-fly zone.
 
     dv/dt = 4 thrust - 0.2 (v - wind). A battery loses 1 + |thrust|² seconds of hover per second; a drone whose battery
-    is empty is down for good and stays where it is.
+    is empty is down for good and stays where it is; so is one that fails, whose battery counts as empty.
     """
     up = air.alive
+    key, fall_key = jax.random.split(key) if flight.failures else (key, key)
     thrust = jnp.where(up[:, None], thrust_of(flight, action), 0.0)
     gust = GUSTS * air.gust + flight.wind * 0.2 * jax.random.normal(key, (2,))
     vel = air.vel + DT * (THRUST * thrust - DRAG * (air.vel - air.mean - gust))
@@ -133,7 +152,9 @@ def fly(flight: Flight, key: Array, air: Air, action: Array) -> tuple[Air, Array
     used = DT * (1 + (thrust**2).sum(-1))
     gained = DT * CHARGING * (distance(pos, jnp.full(2, SIDE / 2)) < PAD)
     charge = jnp.where(up, jnp.clip(air.charge - used + gained, 0.0, flight.battery), 0.0)
-    close = (distance(pos[:, None], pos) < MISS) & up & up[:, None] & ~np.eye(flight.drones, dtype=bool)
+    if flight.failures:
+        charge = jnp.where(jax.random.uniform(fall_key, charge.shape) < flight.falls, 0.0, charge)
+    close = (apart(pos) < MISS) & up & up[:, None] & ~np.eye(flight.drones, dtype=bool)
     within = (distance(pos[:, None], air.zones) < ZONE) & up[:, None]
     after = air._replace(
         pos=pos, vel=vel, charge=charge, gust=gust, near=air.near + close.sum() // 2, inside=air.inside + within.sum()
@@ -143,25 +164,28 @@ def fly(flight: Flight, key: Array, air: Air, action: Array) -> tuple[Air, Array
 
 def neighbours(flight: Flight, air: Air) -> Array:
     """[N, N] whether drone i hears drone j: both fly, and at most `radio` metres apart."""
-    near = distance(air.pos[:, None], air.pos) <= flight.radio
+    near = apart(air.pos) <= flight.radio
     return near & air.alive & air.alive[:, None] & ~np.eye(flight.drones, dtype=bool)
 
 
-def senses(flight: Flight, air: Air) -> Array:
-    """[N, 9 + 2 Z + 3 (N - 1)]: position from the middle, speed, battery, wind, way to the pad, ways to the zones, ways
-    to the others with whether they are heard (zeros where not). Lengths in km, speeds / 20 m/s, battery from 0 to 1."""
+def senses(flight: Flight, air: Air, near: Array) -> Array:
+    """[N, 9 + 3 (N - 1) + 2 Z]: position from the middle, speed, battery, wind, way to the pad; ways to the others, and
+    whether they are heard (near: [N, N], zeros where not); ways to the zones. Lengths in km, speeds / 20 m/s, battery
+    from 0 to 1."""
     n = flight.drones
     pad = (SIDE / 2 - air.pos) / SIDE
     wind = jnp.broadcast_to(air.wind / FAST, (n, 2))
     zones = ((air.zones - air.pos[:, None]) / SIDE).reshape(n, -1)
-    # The others in order, beginning with the next one, so that all see the team from their own place.
-    order = (np.arange(n)[:, None] + np.arange(1, n)) % n
-    heard = jnp.take_along_axis(neighbours(flight, air), jnp.asarray(order), 1)[..., None]
-    ways = (air.pos[order] - air.pos[:, None]) / SIDE
-    others = jnp.concatenate([jnp.where(heard, ways, 0.0), heard], -1).reshape(n, -1)
+    ways = jnp.where(near[..., None], (air.pos - air.pos[:, None]) / SIDE, 0.0)
     own = (-pad, air.vel / FAST, air.charge[:, None] / flight.battery, wind, pad)
-    return jnp.concatenate([*own, zones, others], -1)
+    return jnp.concatenate([*own, from_next(ways).reshape(n, -1), from_next(near), zones], -1)
 
 
 def distance(a: Array, b: Array) -> Array:
     return jnp.sqrt(((a - b) ** 2).sum(-1))
+
+
+def apart(pos: Array) -> Array:
+    """[N, N] metres between drones at pos [N, 2]."""
+    x, y = pos[:, 0], pos[:, 1]
+    return jnp.sqrt((x[:, None] - x) ** 2 + (y[:, None] - y) ** 2)

@@ -42,9 +42,9 @@ class Homes:
     together `peak_price` for each kW of the highest power that the homes together draw in the episode, when it rises.
 
     A home is paid minus its cost and its share of the peak's. It observes [cos and sin of the hour, price now and in
-    the next 6 hours, its load and sunshine / 5 kW, its battery from 0 to 1, flexible load left / 8 kWh, hours left of
-    the day / 24, what all drew in the last hour and the peak so far, per home and 5 kW]. Truncated after 24 `days`
-    hours.
+    the next 6 hours, hours left of the day / 24, the share of the episode left, what all drew in the last hour and the
+    peak so far, per home and 5 kW, its load and sunshine / 5 kW, its battery from 0 to 1, flexible load left / 8 kWh].
+    Truncated after 24 `days` hours.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Homes:
         self.spec = EnvSpec(
             name=NAME,
             agents=tuple(f"home_{i}" for i in range(homes)),
-            observations=(Box((16,)),) * homes,
+            observations=(Box((17,)),) * homes,
             actions=(Box((2,), -1.0, 1.0),) * homes,
             max_steps=self.steps,
         )
@@ -127,8 +127,9 @@ class Homes:
         hours = jnp.minimum(t + np.arange(AHEAD + 1), self.steps - 1)
         drawn = jnp.stack([state.net.sum(), state.peak]) / (5 * n)
         common = jnp.concatenate(
-            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours], (24 - t % 24)[None] / 24, drawn]
-        )
+            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours], (24 - t % 24)[None] / 24,
+             1 - t[None] / self.steps, drawn]
+        )  # fmt: skip
         now = hours[0]
         own = jnp.stack(
             [state.profiles.load[now] / 5, state.profiles.solar[now] / 5,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, EnvSpec, Observation
-from flockrl.envs.emergence import apart, clustering, offsets, order
+from flockrl.envs.emergence import apart, clustering, order
 from flockrl.envs.settings import between, one_of, whole
 from flockrl.envs.swarm.olfati_saber import acceleration
 
@@ -106,17 +106,17 @@ class Flocking:
             pos = state.pos + vel
         pos, now = pos % self.side, order(vel)
         counts = state.t + 1 > self.steps // 2
-        close = self._close(pos)
+        close = self._close(pos) if self.inertia else jnp.zeros(self.n, jnp.int32)
         state = Flock(
             state.t + 1, pos, vel, state.ordered + now * counts, state.told + counts, state.touched + close.sum() // 2
         )  # fmt: skip
-        reward = jnp.full(self.n, now) - (0.1 * close.sum(1) if self.inertia else 0.0)
+        reward = jnp.full(self.n, now) - 0.1 * close
         return state, self._observe(state), reward, jnp.bool_(False), state.t >= self.steps
 
     def _close(self, pos: Array) -> Array:
-        """[N, N] pairs nearer than a fifth of the radius."""
-        far = (offsets(pos, self.side) ** 2).sum(-1)
-        return (far < (RADIUS / 5) ** 2) & ~np.eye(self.n, dtype=bool)
+        """[N] how many others are nearer than a fifth of the radius."""
+        x, y, _ = self._near(pos)
+        return (x**2 + y**2 < (RADIUS / 5) ** 2).sum(1) - 1
 
     def distances(self, state: Flock) -> Array:
         """[N, N] how far agents are from each other on the torus."""
@@ -137,23 +137,29 @@ class Flocking:
 
         return flock_frames(states, self.side, size)
 
-    def _near(self, pos: Array) -> tuple[Array, Array]:
-        """[N, N, 2] ways to the others, and [N, N] whether they are perceived, each by itself included."""
-        way = offsets(pos, self.side)
-        return way, (way**2).sum(-1) <= RADIUS**2
+    def _near(self, pos: Array) -> tuple[Array, Array, Array]:
+        """[N, N] ways to the others along x and y, and whether they are perceived, each by itself included."""
+        x, y = (self._way(pos[:, axis]) for axis in (0, 1))
+        return x, y, x**2 + y**2 <= RADIUS**2
+
+    def _way(self, x: Array) -> Array:
+        """[N, N] ways along one axis, the shortest on the torus."""
+        way = x - x[:, None]
+        return way - self.side * jnp.round(way / self.side)
 
     def _observe(self, state: Flock) -> Observation:
-        way, near = self._near(state.pos)
+        x, y, near = self._near(state.pos)
         speed = jnp.sqrt((state.vel**2).sum(-1, keepdims=True))
         unit = state.vel / jnp.maximum(speed, 1e-9)
-        others = near & ~np.eye(self.n, dtype=bool)
-        count = jnp.maximum(others.sum(1), 1)[:, None]
-        mean = (near.astype(unit.dtype) @ unit) / near.sum(1)[:, None]
+        others, beside = near & ~np.eye(self.n, dtype=bool), near.sum(1)[:, None] - 1
+        count = jnp.maximum(beside, 1)
+        mean = (near.astype(unit.dtype) @ unit) / (beside + 1)
         length = jnp.sqrt((mean**2).sum(-1, keepdims=True))
         parts = [_turned(mean / jnp.maximum(length, 1e-6), unit), length]
-        parts += [_turned((way * others[..., None]).sum(1) / count, unit), others.sum(1)[:, None] / 10]
+        way = jnp.stack([(x * near).sum(1), (y * near).sum(1)], -1)
+        parts += [_turned(way / count, unit), beside / 10]
         if self.inertia:
-            slower = (others.astype(unit.dtype) @ state.vel) / count - state.vel * (others.any(1)[:, None])
+            slower = (others.astype(unit.dtype) @ state.vel) / count - state.vel * (beside > 0)
             parts += [speed / FASTEST, _turned(slower, unit)]
         if self.compass:
             parts.append(unit)
@@ -167,7 +173,7 @@ class Flocking:
 
     def _vicsek(self, state: Flock, seen: Observation, key: Array) -> Array:
         """Vicsek's rule (1995): everybody takes the mean direction of those within the radius, itself included."""
-        _, near = self._near(state.pos)
+        *_, near = self._near(state.pos)
         return self._turn_to(state, near.astype(state.vel.dtype) @ state.vel)
 
     def _north(self, state: Flock, seen: Observation, key: Array) -> Array:
@@ -182,8 +188,10 @@ class Flocking:
     def _olfati_saber(self, state: Flock, seen: Observation, key: Array) -> Array:
         """Olfati-Saber (2006): forces that keep a distance, consensus on velocities, and a wish to fly east at speed
         1."""
-        way, near = self._near(state.pos)
-        return jnp.clip(acceleration(way, near, state.vel, SPACING * RADIUS, RADIUS) / DRIVE, -1.0, 1.0)
+        x, y, near = self._near(state.pos)
+        return jnp.clip(
+            acceleration(jnp.stack([x, y], -1), near, state.vel, SPACING * RADIUS, RADIUS) / DRIVE, -1.0, 1.0
+        )
 
 
 def _turned(vector: Array, unit: Array) -> Array:

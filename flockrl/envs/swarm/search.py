@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import OWN, layout
 from flockrl.core.types import Array, Box, EnvSpec, Observation
 from flockrl.envs.emergence import apart, coverage
+from flockrl.envs.others import from_next
 from flockrl.envs.settings import between, whole
 
 SLOW, FAST, TURN = 0.01, 0.03, 0.4
@@ -63,13 +65,15 @@ class Search:
         whole(NAME, 1, 100_000, steps=steps)
         self.n, self.m, self.sight, self.cone, self.drift, self.steps = n, targets, sight, angle, drift, steps
         grid = (np.arange(CELLS) + 0.5) / CELLS
-        self.cells = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2).astype(np.float32)
+        self.grid = grid.astype(np.float32)
+        """[CELLS] middles of the cells along either axis."""
         self.spec = EnvSpec(
             name=NAME,
             agents=tuple(f"searcher_{i}" for i in range(n)),
             observations=(Box((9 + 4 * (n - 1),), -1.0, 1.0),) * n,
             actions=(Box((2,), -1.0, 1.0),) * n,
             max_steps=steps,
+            entities=(layout((OWN, 9), ("searcher", n - 1, 4)),) * n,
         )
         self.best = targets / n
         self.policies = {"sweep": self._sweep, "wander": self._wander, "informed": self._informed}
@@ -90,16 +94,25 @@ class Search:
         targets = (state.targets + self.drift * jax.random.normal(key, (self.m, 2))) % 1.0
         first = self._sees(pos, angle, targets) & ~state.found
         reward = (first / jnp.maximum(first.sum(0), 1)).sum(1)
-        seen = state.seen | self._sees(pos, angle, jnp.asarray(self.cells)).any(0)
+        seen = state.seen | self._views(pos, angle).any(0).reshape(-1)
         state = Hunt(state.t + 1, pos, angle, speed, targets, state.found | first.any(0), seen)
         cut = state.t >= self.steps
         return state, self._observe(state), reward, state.found.all() & ~cut, cut
 
     def _sees(self, pos: Array, angle: Array, things: Array) -> Array:
         """[N, M] what each searcher sees of the things [M, 2]."""
-        way = _ways(pos, things)
-        far = jnp.sqrt((way**2).sum(-1))
-        ahead = (way * _unit(angle)[:, None]).sum(-1)
+        x, y = (_wrapped(things[:, axis] - pos[:, axis, None]) for axis in (0, 1))
+        return self._within(x, y, angle[:, None])
+
+    def _views(self, pos: Array, angle: Array) -> Array:
+        """[N, CELLS, CELLS] the cells that each searcher has in view."""
+        x, y = (_wrapped(jnp.asarray(self.grid) - pos[:, axis, None]) for axis in (0, 1))
+        return self._within(x[:, :, None], y[:, None], angle[:, None, None])
+
+    def _within(self, x: Array, y: Array, angle: Array) -> Array:
+        """Whether something that lies at (x, y) from a searcher with this direction is seen."""
+        far = jnp.sqrt(x**2 + y**2)
+        ahead = x * jnp.cos(angle) + y * jnp.sin(angle)
         return (far <= self.sight) & (ahead >= far * np.cos(self.cone))
 
     def distances(self, state: Hunt) -> Array:
@@ -121,9 +134,8 @@ class Search:
         turn = 2 * jnp.pi * state.pos
         common = jnp.stack([state.found.mean(), 1 - state.t / self.steps])
         own = (jnp.cos(turn), jnp.sin(turn), unit, state.speed[:, None] / FAST, jnp.broadcast_to(common, (n, 2)))
-        order = (np.arange(n)[:, None] + np.arange(1, n)) % n
-        way = jnp.take_along_axis(_ways(state.pos, state.pos), jnp.asarray(order)[..., None], 1)
-        others = jnp.concatenate([_turned(way, unit), _turned(unit[order], unit)], -1).reshape(n, -1)
+        way, look = _ways(state.pos, state.pos), jnp.broadcast_to(unit, (n, n, 2))
+        others = from_next(jnp.concatenate([_turned(way, unit), _turned(look, unit)], -1)).reshape(n, -1)
         return Observation(jnp.concatenate([*own, others], -1))
 
     def _turn(self, state: Hunt, wanted: Array) -> Array:
@@ -155,7 +167,10 @@ def _unit(angle: Array) -> Array:
 
 def _ways(a: Array, b: Array) -> Array:
     """[N, M, 2] the shortest ways on the torus."""
-    way = b - a[:, None]
+    return _wrapped(b - a[:, None])
+
+
+def _wrapped(way: Array) -> Array:
     return way - jnp.round(way)
 
 

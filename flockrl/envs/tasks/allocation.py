@@ -9,13 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.entities import Entities, Kind
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.emergence import division_of_labour
+from flockrl.envs.others import from_next
 from flockrl.envs.settings import share, whole
 from flockrl.envs.tasks.assignment import NOBODY, auction, best
 
 LEAST, MOST = 3, 8
 """Least and greatest amount of work in a job."""
+FASTEST = 2
+"""Work per step of a worker in its own skill."""
+NEVER = 1 << 20
+"""More than any rank among those who want a job."""
 NAME = "tasks/allocation"
 
 
@@ -47,9 +53,9 @@ class Allocation:
     job that cannot be done in time is not legal. A job whose deadline nobody can meet any more is missed. Truncated
     after `steps`.
 
-    Observed: its speeds / 2, steps until it is free / 8, the share of time left; for each place [whether a job waits,
-    its skill (one-hot), work / 8, steps until the deadline / 16, steps that it would take itself / 8 (0 if it cannot)],
-    and of each other worker, the next one first, steps until it is free / 8.
+    Observed: its speeds / 2, steps until it is free / 8, the share of time left; for each place [skill of the job there
+    (one-hot), work / 8, steps until the deadline / 16, steps that it would take itself / 8 (0 if it cannot)], and
+    whether a job waits at each; of each other worker, the next one first, steps until it is free / 8.
     """
 
     def __init__(
@@ -74,10 +80,19 @@ class Allocation:
             observations=(Box((size,)),) * workers,
             actions=(Discrete(jobs + 1),) * workers,
             max_steps=steps,
+            entities=(self._entities(size),) * workers,
         )
+        self.best = rate * steps / workers
+        """Every job that may come: a bound, since some find no place and some nobody who is free."""
         self.policies = {
             "first": self._first, "quickest": self._quickest, "auction": self._auction, "assigned": self._assigned,
         }  # fmt: skip
+
+    def _entities(self, size: int) -> Entities:
+        """An observation of so many numbers as a set."""
+        own, width = self.skills + 2, self.skills + 3
+        jobs, others = Kind("job", self.jobs, ((own, width),), own + self.jobs * width), self.n - 1
+        return Entities(((0, own),), (jobs, Kind("worker", others, ((size - others, 1),))))
 
     def reset(self, key: Array) -> tuple[Shop, Observation]:
         own_key, other_key = jax.random.split(key)
@@ -85,8 +100,9 @@ class Allocation:
         others = jax.random.uniform(other_key, (self.n, self.skills)) < 0.5
         none, free = jnp.zeros(self.jobs, jnp.int32), jnp.zeros(self.n, jnp.int32)
         state = Shop(
-            t=jnp.int32(0), speed=jnp.where(own, 2, others.astype(jnp.int32)), busy=free, waits=none > 0, skill=none,
-            work=none, due=none, done=jnp.int32(0), missed=jnp.int32(0), worked=jnp.zeros((self.n, self.skills)),
+            t=jnp.int32(0), speed=jnp.where(own, FASTEST, others.astype(jnp.int32)), busy=free, waits=none > 0,
+            skill=none, work=none, due=none, done=jnp.int32(0), missed=jnp.int32(0),
+            worked=jnp.zeros((self.n, self.skills)),
         )  # fmt: skip
         return state, self._observe(state)
 
@@ -96,7 +112,7 @@ class Allocation:
         busy = jnp.where(gets, (takes * needs).sum(1), state.busy)
         of_skill = (takes[..., None] & (state.skill[:, None] == np.arange(self.skills))).sum(1)
         waits, due = state.waits & ~takes.any(0), state.due - 1
-        hopeless = waits & (-(-state.work // 2) > due)  # even the fastest would be late
+        hopeless = waits & (_halved(state.work) > due)  # even the fastest would be late
         state = state._replace(
             t=state.t + 1, busy=jnp.maximum(busy - 1, 0), waits=waits & ~hopeless, due=due,
             done=state.done + gets.sum(), missed=state.missed + hopeless.sum(), worked=state.worked + of_skill,
@@ -106,20 +122,25 @@ class Allocation:
 
     def _needs(self, state: Shop) -> tuple[Array, Array]:
         """[N, J] steps that each worker needs for each job, and whether it may take it now."""
-        speed = state.speed[:, state.skill]
-        needs = -(-state.work // jnp.maximum(speed, 1))
+        speed = self._speed(state)
+        needs = jnp.where(speed == FASTEST, _halved(state.work), state.work)
         return needs, (speed > 0) & state.waits & (needs <= state.due) & (state.busy == 0)[:, None]
+
+    def _speed(self, state: Shop) -> Array:
+        """[N, J] work per step of each worker at each job."""
+        return (state.speed[:, None] * (state.skill[:, None] == np.arange(self.skills))).sum(-1)
 
     def _taken(self, state: Shop, action: Array) -> tuple[Array, Array]:
         """[N, J] who gets which job, and the steps that it takes."""
         needs, may = self._needs(state)
         wants = (action[:, None] == np.arange(1, self.jobs + 1)) & may
-        fastest = jnp.where(wants, needs, 1000).argmin(0)
-        return wants & (np.arange(self.n)[:, None] == fastest), needs
+        rank = jnp.where(wants, needs * self.n + np.arange(self.n)[:, None], NEVER)
+        return wants & (rank == rank.min(0)), needs
 
     def _appear(self, key: Array, state: Shop) -> Shop:
         draw = jax.random.uniform(key, (3,))
-        new = ~state.waits & (jnp.cumsum(~state.waits) == 1) & (draw[0] < self.rate)
+        taken = (state.waits | ~np.tri(self.jobs, k=-1, dtype=bool)).all(1)  # all places before this one
+        new = ~state.waits & taken & (draw[0] < self.rate)
         skill = jnp.minimum((draw[1] * self.skills).astype(jnp.int32), self.skills - 1)
         work = jnp.minimum(LEAST + (draw[2] * (MOST - LEAST + 1)).astype(jnp.int32), MOST)
         return state._replace(
@@ -142,12 +163,13 @@ class Allocation:
         n, (needs, may) = self.n, self._needs(state)
         left = jnp.broadcast_to(1 - state.t / self.steps, (n, 1))
         skill = (state.skill[:, None] == np.arange(self.skills)).astype(jnp.float32)
-        job = jnp.concatenate([jnp.ones((self.jobs, 1)), skill, state.work[:, None] / 8, state.due[:, None] / 16], -1)
+        job = jnp.concatenate([skill, state.work[:, None] / 8, state.due[:, None] / 16], -1)
         job = jnp.broadcast_to(jnp.where(state.waits[:, None], job, 0.0), (n, *job.shape))
-        can = (state.speed[:, state.skill] > 0) & state.waits
+        can = (self._speed(state) > 0) & state.waits
         jobs = jnp.concatenate([job, jnp.where(can, needs / 8, 0.0)[..., None]], -1).reshape(n, -1)
-        order = (np.arange(n)[:, None] + np.arange(1, n)) % n
-        parts = (state.speed / 2, state.busy[:, None] / 8, left, jobs, state.busy[order] / 8)
+        others = from_next(jnp.broadcast_to(state.busy, (n, n)))
+        waits = jnp.broadcast_to(state.waits, (n, self.jobs))
+        parts = (state.speed / 2, state.busy[:, None] / 8, left, jobs, waits, others / 8)
         obs = jnp.concatenate([part.astype(jnp.float32) for part in parts], -1)
         return Observation(obs, avail=jnp.concatenate([jnp.ones((n, 1), bool), may], -1))
 
@@ -173,3 +195,8 @@ class Allocation:
     def _assigned(self, state: Shop, seen: Observation, key: Array) -> Array:
         """The assignment with the largest sum of benefits, by the Hungarian method."""
         return best(self._benefit(state)) - NOBODY
+
+
+def _halved(work: Array) -> Array:
+    """Steps that the fastest take for so much work, rounded up."""
+    return (work + 1) >> 1

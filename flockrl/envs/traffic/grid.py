@@ -23,7 +23,7 @@ TO = {LEFT: 1, STRAIGHT: 2, RIGHT: 3}
 ENDLESS = 1 << 20
 """Room beyond the edge of the grid."""
 NAME = "traffic/grid"
-REWARDS = ("shared", "own", "pressure")
+REWARDS = ("shared", "near", "own", "pressure")
 
 
 class Streets(NamedTuple):
@@ -54,9 +54,10 @@ class SignalGrid:
     green for `least` steps: until then the present phase alone is legal.
 
     `reward=shared`: every junction is paid minus the minutes that vehicles spent on the approaches of a junction and
-    outside its entries in the step, mean over junctions. `own`: those of its own, which makes a dilemma: a junction
-    that holds vehicles back has empty streets behind it. `pressure`: minus 5/60 of |vehicles before it - vehicles on
-    the streets behind it|.
+    outside its entries in the step, mean over junctions. `near`: mean over itself and the junctions beside it. `own`:
+    those of its own, which makes a dilemma: a junction that holds vehicles back has empty streets behind it.
+    `pressure`: minus 5/60 of |vehicles before it - vehicles on the streets behind it|, which is small where all streets
+    are full, too.
 
     A junction observes its phase (one-hot), steps since the switch / 12 (at most 1), its 12 queues / 10, who waits
     outside its four approaches / 10 (at most 10), and how full the four streets behind its exits are.
@@ -104,6 +105,9 @@ class SignalGrid:
         self.edge[0, :, 0] = self.edge[:, -1, 1] = self.edge[-1, :, 2] = self.edge[:, 0, 3] = True
         place = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1).reshape(-1, 2)
         self.adjacent = np.abs(place[:, None] - place).sum(-1) == 1
+        around = (self.adjacent | np.eye(self.n, dtype=bool)).astype(np.float32)
+        self.beside = around / around.sum(0)
+        """[N, N] the weight of each junction (rows) in what one is paid for itself and those beside it."""
         high = (*(1.0,) * (phases + 1), *(capacity / 10,) * 12, *(10.0,) * 4, *(1.0,) * 4)
         self.spec = EnvSpec(
             name=NAME,
@@ -146,6 +150,8 @@ class SignalGrid:
         """[N]; here: [R, C] vehicles on the approaches of each junction and outside."""
         if self.reward == "shared":
             counted = jnp.full(self.shape, here.mean())
+        elif self.reward == "near":
+            counted = (here.reshape(-1) @ self.beside).astype(jnp.float32)
         elif self.reward == "own":
             counted = here
         else:
