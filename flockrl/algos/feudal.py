@@ -14,7 +14,8 @@ what the manager says at every step: that is the manager's algorithm alone, bit 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,74 +23,19 @@ import jax.numpy as jnp
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.family import Family
-from flockrl.algos.parts import require
-from flockrl.algos.presets import family, make_config
+from flockrl.algos.feudal_config import IDENTITY, FeudalConfig
+from flockrl.algos.parts import mean
+from flockrl.algos.presets import family
 from flockrl.algos.segments import decided, segments
-from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.entities import Kind
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in
-from flockrl.core.settings import parse_settings
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.envs.assignment import share_out
+from flockrl.nets.heads import pick
 
-IDENTITY = "identity"
 REACHED = 0.1
 """A goal within this distance counts as reached."""
-
-
-@dataclass(frozen=True)
-class FeudalConfig:
-    """Settings of a manager and its workers."""
-
-    manager: str = "mappo"
-    """The algorithm of the manager."""
-    worker: str = "ippo"
-    """The algorithm of the workers, or identity: agents do what the manager says, whose goals are then actions."""
-    manager_every: int = 5
-    """Steps between two decisions of the manager; must divide rollout_steps."""
-    goal: str = "landmark"
-    """The kind of entities that goals are."""
-    environment_share: float = 0.0
-    """w: the share of the environment's reward in what workers are paid."""
-    rollout_steps: int = 100
-    """Steps of every environment between updates."""
-    manager_settings: str = ""
-    """Settings of the manager's algorithm, as name=value,..."""
-    worker_settings: str = ""
-    """Settings of the workers' algorithm, as name=value,..."""
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            manager_every=self.manager_every > 0,
-            rollout_steps=self.rollout_steps > 0,
-            environment_share=0 <= self.environment_share <= 1,
-        )
-        if self.rollout_steps % self.manager_every:
-            raise UsageError(
-                f"manager_every ({self.manager_every}) must divide rollout_steps ({self.rollout_steps}): change one."
-            )
-        if self.worker == IDENTITY and (self.worker_settings or self.environment_share or self.manager_every > 1):
-            raise UsageError(
-                "Workers that do what the manager says do not learn, and need to be told at every step: use "
-                "--manager-every 1, and leave out their settings."
-            )
-        self.tier("manager")
-        if self.worker != IDENTITY:
-            self.tier("worker")
-
-    def tier(self, name: str) -> Any:
-        """The config of the manager or the workers."""
-        algorithm, text = getattr(self, name), getattr(self, f"{name}_settings")
-        if family(algorithm).config is FeudalConfig:
-            raise UsageError(f"The {name} of a hierarchy is a plain learner, not {algorithm}.")
-        given = parse_settings(text)
-        if wrong := given.keys() & {"kernel", "shaping", "rollout_steps"}:  # the first two would be code by name
-            raise UsageError(f"{name}_settings of a hierarchy cannot have {' and '.join(sorted(wrong))}: leave it out.")
-        steps = self.rollout_steps // (self.manager_every if name == "manager" else 1)
-        config = make_config(algorithm, {**given, "rollout_steps": steps})
-        refuse_practice(config, f"{name}_settings", "an algorithm of its own")
-        return config
 
 
 class Held(NamedTuple):
@@ -121,6 +67,8 @@ class _Feudal:
             work = _worker_spec(spec, self.kinds[0])
             made["worker"] = make_algorithm(config.worker, work, config.tier("worker"), envs=envs, updates=updates)
         self.tasks, self.tiers = tasks, made
+        if config.allocate != "scores" and made["manager"].scores is None:
+            raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
 
     def algorithm(self) -> Algorithm:
         note = "; ".join(f"{name}: {tier.note}" for name, tier in self.tiers.items() if tier.note)
@@ -143,6 +91,8 @@ class _Feudal:
         asked = seen if self.identity else seen._replace(avail=None)
         wanted, after, noted = self.tiers["manager"].act(params["manager"], asked, held.manager, key, explore)  # type: ignore[arg-type]
         now = held.clock == 0
+        if self.config.allocate != "scores":
+            wanted, noted = self._allocated(params, asked, held, key, explore, noted)
 
         def chosen(new: Any, old: Any) -> Any:
             return jnp.where(now.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
@@ -158,6 +108,24 @@ class _Feudal:
         extras |= {f"worker.{name}": x for name, x in noted.items()}
         return action, Held(manager, worker, goal, clock), {**extras, "goal": goal}
 
+    def _allocated(
+        self, params: PyTree, asked: Observation, held: Held, key: Source, explore: bool, noted: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Goals [B, N] of which no two agents have the same, and what is noted of them.
+
+        Their log-probabilities are those of agents who choose for themselves. Were assignments drawn in proportion to
+        exp(sum of scores), as Gumbel noise on scores does nearly, policy gradients of the two would be equal.
+        """
+        assert self.tiers["manager"].scores is not None
+        scores: Any = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, key)
+        found, how = scores(explore), self.config.allocate
+        goals = jax.lax.cond(
+            (held.clock == 0).any(),
+            lambda: jax.vmap(lambda own: share_out(own, how))(found).astype(held.goal.dtype),
+            lambda: held.goal,
+        )
+        return goals, {**noted, **({"logp": pick(scores(False), goals)} if "logp" in noted else {})}
+
     def update(self, state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
         held, goal = trajectory.memory, trajectory.extras["goal"]
         decides = decided(trajectory.first, held.clock, self.every)
@@ -165,6 +133,7 @@ class _Feudal:
         decisions = segments(plain, decides, self.every, goal, _of(trajectory, "manager"), held.manager)
         after, found = self.tiers["manager"].update(state["manager"], decisions, key)
         state, metrics = {**state, "manager": after}, {f"manager/{name}": x for name, x in found.items()}
+        metrics["manager/reward"] = mean(decisions.reward, decisions.weight)
         if self.identity:
             return state, metrics
         work, near = self._work(trajectory, goal, decides)
@@ -264,8 +233,7 @@ def _measures(trajectory: Trajectory, goal: Array, decides: Array, near: Array, 
 
 
 def _central(config: FeudalConfig) -> bool:
-    tiers = ["manager"] if config.worker == IDENTITY else ["manager", "worker"]
-    return any(family(getattr(config, tier)).central(config.tier(tier)) for tier in tiers)
+    return any(family(getattr(config, tier)).central(config.tier(tier)) for tier in config.tiers)
 
 
 FAMILY = Family(make, FeudalConfig, on_policy=True, factorised=True, memory=lambda config: True, central=_central)
