@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ from flockrl.core.entities import layout
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.assignment import assign
+from flockrl.envs.settings import whole
 
+NAME = "hierarchy/goal_assignment"
 MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]], np.int32)
 """Rows and columns of the actions stay, up, right, down, left."""
 
@@ -44,15 +46,15 @@ class GoalAssignment:
     """
 
     def __init__(self, n: int = 4, size: int = 8, steps: int | None = None):
-        _whole(1, 100, n=n)
-        _whole(2, 100, size=size)
+        whole(NAME, 1, 100, n=n)
+        whole(NAME, 2, 100, size=size)
         self.n, self.size, self.steps = n, size, 2 * size if steps is None else steps
-        _whole(1, 100_000, steps=self.steps)
+        whole(NAME, 1, 100_000, steps=self.steps)
         if n > size * size:
-            raise UsageError(f"hierarchy/goal_assignment: {n} landmarks need more than {size * size} cells.")
+            raise UsageError(f"{NAME}: {n} landmarks need more than {size * size} cells.")
         described = layout(("own", 2), ("landmark", n, 2), ("landmark", n, 1), ("agent", n - 1, 2))
         self.spec = EnvSpec(
-            name="hierarchy/goal_assignment",
+            name=NAME,
             agents=tuple(f"agent_{i}" for i in range(n)),
             observations=(Box((2 + 3 * n + 2 * (n - 1),), -1.0, 1.0),) * n,
             actions=(Discrete(len(MOVES)),) * n,
@@ -129,11 +131,3 @@ class GoalAssignment:
 def distances(agents: Array, landmarks: Array) -> Array:
     """[n, n] moves from each agent to each landmark."""
     return jnp.abs(agents[:, None] - landmarks[None]).sum(-1)
-
-
-def _whole(least: int, most: int, **settings: Any) -> None:
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise UsageError(
-                f"hierarchy/goal_assignment: {name} must be a whole number from {least} to {most}, not {value!r}."
-            )
