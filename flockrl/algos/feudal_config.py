@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flockrl.algos.parts import require
-from flockrl.algos.presets import make_config
+from flockrl.algos.presets import family, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError
 
 TIERS = ("manager", "worker")
 FEUDAL = "feudal"
-IDENTITY = "identity"
+IDENTITY, ROLE = "identity", "role"
+ROLES = {"roles": 3, "roles_after": 0.1}
+"""Settings of roles where the user says nothing."""
 DEEPEST = 4
 """Levels that a hierarchy may have."""
 Allocate = Literal["scores", "auction", "hungarian"]
@@ -34,12 +36,16 @@ class FeudalConfig:
     manager_every: int = 5
     """Steps between two decisions of the manager; must divide rollout_steps."""
     goal: str = "landmark"
-    """The kind of entities that goals are."""
+    """The kind of entities that goals are, or role: goals are then sets of actions that do similar things."""
+    roles: int | None = None
+    """With --goal role: how many roles there are, by default 3."""
+    roles_after: float | None = None
+    """With --goal role: the part of the run after which actions are put into roles, by default 0.1."""
     allocate: Allocate = "scores"
     """How the manager's scores become goals: scores gives each agent its own best, auction and hungarian the best
     goals of which no two agents have the same."""
-    environment_share: float = 0.0
-    """w: the share of the environment's reward in what workers are paid."""
+    environment_share: float | None = None
+    """w: the share of the environment's reward in what workers are paid, by default 0; roles are paid by it alone."""
     rollout_steps: int = 100
     """Steps of every environment between updates."""
     manager_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +58,15 @@ class FeudalConfig:
             self,
             manager_every=self.manager_every > 0,
             rollout_steps=self.rollout_steps > 0,
-            environment_share=0 <= self.environment_share <= 1,
+            environment_share=self.environment_share is None or 0 <= self.environment_share <= 1,
+            roles=self.roles is None or self.roles > 1,
+            roles_after=self.roles_after is None or 0 <= self.roles_after < 1,
         )
+        wrong = ["environment_share"] if self.goal == ROLE else list(ROLES)
+        for name in wrong:
+            if getattr(self, name) is not None:
+                only = "goals that are entities" if self.goal == ROLE else "--goal role"
+                raise UsageError(f"{name} is for {only}: leave it out.")
         if self.rollout_steps % self.manager_every:
             raise UsageError(
                 f"manager_every ({self.manager_every}) must divide rollout_steps ({self.rollout_steps}): change one."
@@ -80,6 +93,11 @@ class FeudalConfig:
         """Tiers above each other."""
         tiers = [self.tier(name) for name in self.tiers]
         return 1 + max(tier.levels if isinstance(tier, FeudalConfig) else 1 for tier in tiers)
+
+    def of_roles(self, name: str) -> Any:
+        """A setting of roles, or its default."""
+        given = getattr(self, name)
+        return ROLES[name] if given is None else given
 
     def tier(self, name: str) -> Any:
         """The config of the manager or the workers."""
@@ -109,6 +127,11 @@ def depth(settings: Mapping[str, Any]) -> int:
     while below := [x for part in below for x in part.values() if isinstance(x, Mapping)]:
         found += 1
     return found
+
+
+def leads(algorithm: str) -> bool:
+    """Whether the algorithm of this name is a hierarchy."""
+    return family(algorithm).config is FeudalConfig
 
 
 def is_hierarchy(players: Mapping[str, Any]) -> bool:

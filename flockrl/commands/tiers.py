@@ -7,8 +7,8 @@ from typing import Any
 
 import tyro
 
-from flockrl.algos.feudal_config import FEUDAL, TIERS, FeudalConfig, gathered, hierarchy, is_hierarchy
-from flockrl.algos.presets import make_config
+from flockrl.algos.feudal_config import FEUDAL, TIERS, FeudalConfig, gathered, hierarchy, is_hierarchy, leads
+from flockrl.algos.presets import algorithms, make_config
 from flockrl.core.errors import UsageError
 
 HIDDEN: Any = tyro.conf.Suppress[tyro.conf.Fixed[str]]
@@ -19,7 +19,7 @@ def tiers_named(name: str, players: dict[str, str], words: list[str]) -> tuple[d
 
     `feudal --manager qmix --worker ippo` is manager=qmix,worker=ippo.
     """
-    if name != FEUDAL:
+    if players or name not in algorithms() or not leads(name):
         return (dict(players) if is_hierarchy(players) else None), words
     found, rest, i = {}, [], 0
     while i < len(words):
@@ -35,9 +35,10 @@ def tiers_named(name: str, players: dict[str, str], words: list[str]) -> tuple[d
     return found, rest
 
 
-def settings_of(names: dict[str, str], saved: dict[str, Any]) -> dict[str, Any]:
-    """The settings of `feudal` that a file has, with who was named in the place of who stands there."""
-    return vars(make_config(FEUDAL, hierarchy(names, saved) if names else gathered(saved)))
+def settings_of(name: str, names: dict[str, str], saved: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a hierarchy that a file has, with who was named in the place of who stands there."""
+    whole = FEUDAL if "=" in name else name
+    return vars(make_config(whole, hierarchy(names, saved) if names else gathered(saved)))
 
 
 def flags_of(settings: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def parse_training(name: str, words: list[str], flags: Any, command: str = "trai
     options, saved = _saved(words, read_settings)
     configs = {key: make_config(player, _own(saved, key) if sides else saved) for key, player in players.items()}
     if tiers is not None:
-        saved = settings_of(tiers, saved)
+        saved = settings_of(name, tiers, saved)
         configs = flags_of(saved)
     omit: Any = tyro.conf.OmitArgPrefixes
     fields: list[Any] = [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flockrl.algos.assembly import Side, Sides, config_from_json
-from flockrl.algos.feudal_config import FEUDAL, gathered, hierarchy, is_hierarchy
+from flockrl.algos.feudal_config import FEUDAL, gathered, hierarchy, is_hierarchy, leads
 from flockrl.algos.presets import family, fitting, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.algos.wrappers.self_play import symmetric
@@ -28,7 +28,7 @@ def configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], s
         algorithm, settings, players = FEUDAL, hierarchy(players, settings), {}
     if not players:
         name = fitting(str(algorithm), spec)
-        settings = gathered(settings) if name == FEUDAL else settings
+        settings = gathered(settings) if leads(name) else settings
         return name, _together(make_config(name, settings), spec)
     sides = make_sides(players, settings, spec)
     return title(sides), sides
