@@ -166,9 +166,9 @@ def test_what_cannot_be_is_refused():
         make_config("feudal", {"manager": "vnd"})
     with pytest.raises(UsageError, match="manager=mappo: mappo has no setting 'lrr'"):
         make_config("feudal", {"manager_settings": {"lrr": 1}})
+    deep = {"worker": "feudal", "worker_settings": {"worker": "feudal", "worker_settings": {"worker": "feudal"}}}
     with pytest.raises(UsageError, match="at most 4 levels"):
-        below = {"worker": "feudal", "worker_settings": {"worker": "feudal", "worker_settings": {"worker": "feudal"}}}
-        make_config("feudal", below)
+        make_config("feudal", deep)
     with pytest.raises(UsageError, match="no scores to allocate"):
         feudal(manager="iql_tabular", manager_settings={}, allocate="auction")
     with pytest.raises(UsageError, match="no entities 'door'"):
@@ -238,13 +238,14 @@ def test_scores_are_what_acting_goes_by(manager):
     learner = make_algorithm(manager, spec, make_config(manager, SMALL), envs=4, updates=2)
     params, seen = learner.params(learner.init(jax.random.key(0))), jax.random.normal(jax.random.key(1), (5, 2, 10))
     seen = Observation(seen)
-    action, _, _ = learner.act(params, seen, learner.memory(5), jax.random.key(2), False)
-    scores = learner.scores(params, seen, learner.memory(5), jax.random.key(2), False)
+    act, scoring = jax.jit(learner.act, static_argnums=4), jax.jit(learner.scores, static_argnums=4)
+    action, _, _ = act(params, seen, learner.memory(5), jax.random.key(2), False)
+    scores = scoring(params, seen, learner.memory(5), jax.random.key(2), False)
     np.testing.assert_array_equal(scores.argmax(-1), action)
     many = Observation(jnp.repeat(seen.obs[:1], 4000, 0))
     drawn = [
-        np.asarray(learner.act(params, many, learner.memory(4000), jax.random.key(3), True)[0]),
-        np.asarray(learner.scores(params, many, learner.memory(4000), jax.random.key(3), True).argmax(-1)),
+        np.asarray(act(params, many, learner.memory(4000), jax.random.key(3), True)[0]),
+        np.asarray(scoring(params, many, learner.memory(4000), jax.random.key(3), True).argmax(-1)),
     ]
     shares = [np.stack([np.bincount(x[:, i], minlength=5) for i in (0, 1)]) / 4000 for x in drawn]
     np.testing.assert_allclose(*shares, atol=0.05)
@@ -254,7 +255,7 @@ def test_scores_are_what_acting_goes_by(manager):
 @pytest.mark.parametrize("settings", [{"allocate": "hungarian"}, {"allocate": "auction", "manager": "vdn"}])
 def test_no_two_agents_have_the_same_goal(settings):
     env, algorithm = feudal(**settings)
-    state, action, metrics = iterate(algorithm, env)
+    state, _, metrics = iterate(algorithm, env)
     assert metrics["goals_apart"] == 1
     actors = start(algorithm, env, jax.random.key(0), 4)
     rows = jax.jit(lambda p, a, k: scan_rollout(algorithm, p, env, a, k))(
