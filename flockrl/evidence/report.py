@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_json
-from flockrl.evidence import messages, sections, statistics
+from flockrl.evidence import messages, sections, statistics, tiers
 from flockrl.evidence.records import Record, collect
 from flockrl.evidence.summary import Line, lines, normalized, normalized_curves
 
@@ -60,6 +60,7 @@ def page(
         _section("Learning curves", sections.curves(found, styles)),
         _section("Over all environments", sections.across(scores, scales, curves, styles)) if len(scores) > 1 else "",
         _section("Team metrics", sections.team(found)),
+        _section("Hierarchy", tiers.section(found, styles)),
         _section("Messages", messages.section(talk)),
         _section("Episodes", _episodes(films)),
         _section("Settings", sections.differences(records)),

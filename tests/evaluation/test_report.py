@@ -238,3 +238,18 @@ def test_ticks_are_round_and_inside():
     assert svg.ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert svg.ticks(-31, -8) == [-30, -25, -20, -15, -10]
     assert [svg.label(x) for x in (0, 20_000, 1_500_000, -0.25)] == ["0", "20k", "1.5M", "-0.25"]
+
+
+def test_hierarchies_are_drawn_tier_by_tier(tmp_path):
+    for seed in range(2):
+        path = tmp_path / f"run_{seed}"
+        write_run(path, "feudal", "hierarchy/rooms", seed, [-9.0, -5.0, -4.0])
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        more = [{**row, "manager/reward": -row["step"] / 1e3, "goals_reached": 0.25} for row in rows[1:]]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [rows[0], *more]))
+    write_report([tmp_path], tmp_path / "page.html", animations=False)
+    page = (tmp_path / "page.html").read_text()
+    assert "<h2>Hierarchy</h2>" in page
+    assert "manager: reward per decision, hierarchy/rooms" in page
+    assert "goals reached, share of decisions" in page
+    assert "workers: reward per step" not in page
