@@ -18,6 +18,8 @@ from flockrl.envs import make
 from flockrl.envs.assignment import auction, share_out
 from flockrl.nets.heads import pick
 from flockrl.rollouts.compiled import scan_rollout, start
+from flockrl.training.config import RunConfig, TrainOptions
+from flockrl.training.longer import schedules
 from flockrl.training.setup import configure
 
 ENV = "hierarchy/goal_assignment:n=2,size=3,steps=6"
@@ -298,3 +300,10 @@ def test_with_goals_shared_out_teams_come_close_to_the_optimum(tmp_path):
     )  # fmt: skip
     last = run.metrics()[-1]
     assert last["eval_return"] > 1.1 * last["eval_optimum"]
+
+
+def test_schedules_of_tiers_depend_on_the_length_of_a_run():
+    config = feudal_config(manager="vdn", worker_settings={**SMALL, "lr_schedule": "linear"})
+    found = schedules(RunConfig("feudal", ENV, TrainOptions(), config))
+    assert "manager.the level of exploration" in found
+    assert "worker.lr_schedule (linear)" in found
