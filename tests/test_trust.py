@@ -125,10 +125,11 @@ def test_a_side_may_not_name_a_script(run, place, capsys):
 
 @pytest.mark.parametrize("setting", ["shaping=stranger:still", "kernel=stranger:Torso"])
 def test_a_hierarchy_hides_no_code_in_its_settings(run, place, capsys, setting):
-    config = {"manager_settings": setting}
+    name, _, code = setting.partition("=")
+    config = {"manager_settings": {name: code}}
     change(run, algorithm="feudal", env="hierarchy/goal_assignment", config=config)
     assert main(["eval", "run"]) == 2
-    assert f"cannot have {setting.partition('=')[0]}" in capsys.readouterr().err
+    assert f"cannot have {name}" in capsys.readouterr().err
     assert not place()
 
 

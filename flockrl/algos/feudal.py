@@ -7,14 +7,15 @@ its observation and is paid
     r = (1 - w) (-|x_goal|) + w r_environment
 
 where x_goal is the offset of its goal after the step. Goals are the entities of one kind in an agent's observation,
-whose first two numbers are their offsets (`EnvSpec.entities`). With `worker identity` goals are actions, and agents do
+whose first two numbers are their offsets (`algos.goals`), or roles, which limit what a worker may do (`algos.roles`):
+then the environment alone pays. With `worker identity` goals are actions, and agents do
 what the manager says at every step: that is the manager's algorithm alone, bit for bit.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,74 +23,17 @@ import jax.numpy as jnp
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.family import Family
-from flockrl.algos.parts import require
-from flockrl.algos.presets import family, make_config
+from flockrl.algos.feudal_config import IDENTITY, ROLE, FeudalConfig
+from flockrl.algos.goals import EntityGoals, decisions_of
+from flockrl.algos.parts import mean
+from flockrl.algos.presets import family
+from flockrl.algos.roles import RoleGoals
 from flockrl.algos.segments import decided, segments
-from flockrl.algos.wrappers.practice import refuse_practice
-from flockrl.core.entities import Kind
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in
-from flockrl.core.settings import parse_settings
-from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Metrics, Observation, PyTree, Trajectory
-
-IDENTITY = "identity"
-REACHED = 0.1
-"""A goal within this distance counts as reached."""
-
-
-@dataclass(frozen=True)
-class FeudalConfig:
-    """Settings of a manager and its workers."""
-
-    manager: str = "mappo"
-    """The algorithm of the manager."""
-    worker: str = "ippo"
-    """The algorithm of the workers, or identity: agents do what the manager says, whose goals are then actions."""
-    manager_every: int = 5
-    """Steps between two decisions of the manager; must divide rollout_steps."""
-    goal: str = "landmark"
-    """The kind of entities that goals are."""
-    environment_share: float = 0.0
-    """w: the share of the environment's reward in what workers are paid."""
-    rollout_steps: int = 100
-    """Steps of every environment between updates."""
-    manager_settings: str = ""
-    """Settings of the manager's algorithm, as name=value,..."""
-    worker_settings: str = ""
-    """Settings of the workers' algorithm, as name=value,..."""
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            manager_every=self.manager_every > 0,
-            rollout_steps=self.rollout_steps > 0,
-            environment_share=0 <= self.environment_share <= 1,
-        )
-        if self.rollout_steps % self.manager_every:
-            raise UsageError(
-                f"manager_every ({self.manager_every}) must divide rollout_steps ({self.rollout_steps}): change one."
-            )
-        if self.worker == IDENTITY and (self.worker_settings or self.environment_share or self.manager_every > 1):
-            raise UsageError(
-                "Workers that do what the manager says do not learn, and need to be told at every step: use "
-                "--manager-every 1, and leave out their settings."
-            )
-        self.tier("manager")
-        if self.worker != IDENTITY:
-            self.tier("worker")
-
-    def tier(self, name: str) -> Any:
-        """The config of the manager or the workers."""
-        algorithm, text = getattr(self, name), getattr(self, f"{name}_settings")
-        if family(algorithm).config is FeudalConfig:
-            raise UsageError(f"The {name} of a hierarchy is a plain learner, not {algorithm}.")
-        given = parse_settings(text)
-        if wrong := given.keys() & {"kernel", "shaping", "rollout_steps"}:  # the first two would be code by name
-            raise UsageError(f"{name}_settings of a hierarchy cannot have {' and '.join(sorted(wrong))}: leave it out.")
-        steps = self.rollout_steps // (self.manager_every if name == "manager" else 1)
-        config = make_config(algorithm, {**given, "rollout_steps": steps})
-        refuse_practice(config, f"{name}_settings", "an algorithm of its own")
-        return config
+from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.envs.assignment import share_out
+from flockrl.nets.heads import pick
 
 
 class Held(NamedTuple):
@@ -114,23 +58,33 @@ class _Feudal:
     def __init__(self, spec: EnvSpec, config: FeudalConfig, envs: int, updates: int):
         self.spec, self.config, self.every = spec, config, config.manager_every
         self.identity = config.worker == IDENTITY
-        self.kinds = [] if self.identity else [_goal_kind(spec, i, config.goal) for i in range(spec.num_agents)]
-        tasks = spec if self.identity else _manager_spec(spec, self.kinds, self.every)
+        self.goals: Any = None if self.identity else _goals(spec, config, updates)
+        tasks = spec if self.identity else decisions_of(spec, self.goals.count, self.every)
         made = {"manager": make_algorithm(config.manager, tasks, config.tier("manager"), envs=envs, updates=updates)}
         if not self.identity:
-            work = _worker_spec(spec, self.kinds[0])
-            made["worker"] = make_algorithm(config.worker, work, config.tier("worker"), envs=envs, updates=updates)
+            made["worker"] = make_algorithm(
+                config.worker, self.goals.work, config.tier("worker"), envs=envs, updates=updates
+            )
         self.tasks, self.tiers = tasks, made
+        if config.allocate != "scores" and made["manager"].scores is None:
+            raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
+
+    @property
+    def learns_goals(self) -> bool:
+        """Whether it is learned what goals are; the state has "goals" then."""
+        return not self.identity and self.goals.learned
 
     def algorithm(self) -> Algorithm:
         note = "; ".join(f"{name}: {tier.note}" for name, tier in self.tiers.items() if tier.note)
         return Algorithm(self.init, self.params, self.act, self.update, self.memory, self.config.rollout_steps, note)
 
     def init(self, key: Array) -> PyTree:
-        return {name: tier.init(_own(key, name)) for name, tier in self.tiers.items()}
+        state = {name: tier.init(_own(key, name)) for name, tier in self.tiers.items()}
+        return {**state, "goals": self.goals.init(fold_in(key, 2))} if self.learns_goals else state
 
     def params(self, state: PyTree) -> PyTree:
-        return {name: tier.params(state[name]) for name, tier in self.tiers.items()}
+        params = {name: tier.params(state[name]) for name, tier in self.tiers.items()}
+        return {**params, "goals": self.goals.params(state["goals"])} if self.learns_goals else params
 
     def memory(self, batch: int) -> Held:
         worker = () if self.identity else self.tiers["worker"].memory(batch)
@@ -143,6 +97,8 @@ class _Feudal:
         asked = seen if self.identity else seen._replace(avail=None)
         wanted, after, noted = self.tiers["manager"].act(params["manager"], asked, held.manager, key, explore)  # type: ignore[arg-type]
         now = held.clock == 0
+        if self.config.allocate != "scores":
+            wanted, noted = self._allocated(params, asked, held, key, explore, noted)
 
         def chosen(new: Any, old: Any) -> Any:
             return jnp.where(now.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
@@ -152,11 +108,29 @@ class _Feudal:
         extras = {f"manager.{name}": x for name, x in noted.items()}
         if self.identity:
             return goal, Held(manager, (), goal, clock), {**extras, "goal": goal}
-        sees = self._with_goal(seen, goal)
+        sees = self.goals.show(params.get("goals", ()), seen, goal)
         own: Any = _own(key, "worker")
         action, worker, noted = self.tiers["worker"].act(params["worker"], sees, held.worker, own, explore)
         extras |= {f"worker.{name}": x for name, x in noted.items()}
         return action, Held(manager, worker, goal, clock), {**extras, "goal": goal}
+
+    def _allocated(
+        self, params: PyTree, asked: Observation, held: Held, key: Source, explore: bool, noted: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Goals [B, N] of which no two agents have the same, and what is noted of them.
+
+        Their log-probabilities are those of agents who choose for themselves. Were assignments drawn in proportion to
+        exp(sum of scores), as Gumbel noise on scores does nearly, policy gradients of the two would be equal.
+        """
+        assert self.tiers["manager"].scores is not None
+        scores: Any = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, key)
+        found, how = scores(explore), self.config.allocate
+        goals = jax.lax.cond(
+            (held.clock == 0).any(),
+            lambda: jax.vmap(lambda own: share_out(own, how))(found).astype(held.goal.dtype),
+            lambda: held.goal,
+        )
+        return goals, {**noted, **({"logp": pick(scores(False), goals)} if "logp" in noted else {})}
 
     def update(self, state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
         held, goal = trajectory.memory, trajectory.extras["goal"]
@@ -165,45 +139,36 @@ class _Feudal:
         decisions = segments(plain, decides, self.every, goal, _of(trajectory, "manager"), held.manager)
         after, found = self.tiers["manager"].update(state["manager"], decisions, key)
         state, metrics = {**state, "manager": after}, {f"manager/{name}": x for name, x in found.items()}
+        metrics["manager/reward"] = mean(decisions.reward, decisions.weight)
         if self.identity:
             return state, metrics
-        work, near = self._work(trajectory, goal, decides)
+        work = self._work(self.params(state).get("goals", ()), trajectory, goal)
         state["worker"], found = self.tiers["worker"].update(state["worker"], work, _own(key, "worker"))
         metrics |= {f"worker/{name}": x for name, x in found.items()}
-        return state, {
-            **metrics,
-            **_measures(trajectory, goal, decides, near, self.kinds[0].count),
-            "worker/reward": work.reward.mean(),
-        }
+        metrics |= {**self.goals.measures(trajectory, goal, decides), "worker/reward": work.reward.mean()}
+        if self.learns_goals:
+            state["goals"], found = self.goals.learn(state["goals"], trajectory, fold_in(key, 2))
+            metrics |= found
+        return state, metrics
 
-    def _work(self, trajectory: Trajectory, goal: Array, decides: Array) -> tuple[Trajectory, Array]:
-        """The workers' rollout, and how far each agent was from its goal after each step [T, B, N]."""
+    def _work(self, params: PyTree, trajectory: Trajectory, goal: Array) -> Trajectory:
+        """The workers' rollout. params: of goals."""
         follows = jnp.concatenate([goal[1:], goal[-1:]])
         ends = (trajectory.terminated | trajectory.truncated).all(-1)[..., None]
         follows = jnp.where(ends, goal, follows)  # a goal of the next episode is none of this one
-        seen, after = (
-            self._with_goal(x, g).obs
-            for x, g in ((trajectory.observation, goal), (trajectory.next_observation, follows))
-        )
-        offset = self._goal_features(trajectory.next_obs, goal)[..., :2]
-        near = jnp.sqrt((offset**2).sum(-1))
-        share = self.config.environment_share
-        reward = share * trajectory.reward - (1 - share) * near
-        extras, memory = _of(trajectory, "worker"), trajectory.memory.worker
-        return trajectory._replace(obs=seen, next_obs=after, reward=reward, extras=extras, memory=memory), near
+        seen = self.goals.show(params, trajectory.observation, goal)
+        after = self.goals.show(params, trajectory.next_observation, follows)
+        return trajectory._replace(
+            obs=seen.obs, avail=seen.avail, next_obs=after.obs, next_avail=after.avail,
+            reward=self.goals.pay(trajectory, goal), extras=_of(trajectory, "worker"),
+            memory=trajectory.memory.worker,
+        )  # fmt: skip
 
-    def _goal_features(self, obs: Array, goal: Array) -> Array:
-        """[..., N, width] what agents know of their goals."""
-        kind = self.kinds[0]
-        parts = [
-            obs[..., start : start + kind.count * width].reshape(*obs.shape[:-1], kind.count, width)
-            for start, width in kind.fields
-        ]
-        code = jax.nn.one_hot(goal, kind.count)[..., None]
-        return (jnp.concatenate(parts, -1) * code).sum(-2)
 
-    def _with_goal(self, seen: Observation, goal: Array) -> Observation:
-        return seen._replace(obs=jnp.concatenate([seen.obs, self._goal_features(seen.obs, goal)], -1))
+def _goals(spec: EnvSpec, config: FeudalConfig, updates: int) -> EntityGoals | RoleGoals:
+    if config.goal == ROLE:
+        return RoleGoals(spec, config.of_roles("roles"), config.of_roles("roles_after"), updates)
+    return EntityGoals(spec, config.goal, config.environment_share or 0.0)
 
 
 def _own(key: Source, tier: str) -> Any:
@@ -217,55 +182,8 @@ def _of(trajectory: Trajectory, tier: str) -> dict[str, Array]:
     return {name.removeprefix(start): x for name, x in trajectory.extras.items() if name.startswith(start)}
 
 
-def _goal_kind(spec: EnvSpec, agent: int, name: str) -> Kind:
-    """The entities of an agent's observation that are goals."""
-    kinds = {kind.name: kind for kind in spec.entities[agent].kinds} if spec.entities else {}
-    found = kinds.get(name)
-    if found is None or found.count == 0 or found.fields[0][1] < 2:
-        known = f": it has {', '.join(kinds)}" if kinds else ""
-        raise UsageError(
-            f"{spec.name} has no entities {name!r} with an offset, as goals are{known}. Choose with --goal."
-        )
-    if agent and found != _goal_kind(spec, 0, name):
-        raise UsageError(
-            f"Agents of {spec.name} see their goals at unlike places: a hierarchy needs agents of one kind."
-        )
-    return found
-
-
-def _manager_spec(spec: EnvSpec, kinds: list[Kind], every: int) -> EnvSpec:
-    tasks = tuple(Discrete(kind.count) for kind in kinds)
-    return dataclasses.replace(spec, actions=tasks, max_steps=-(-spec.max_steps // every))
-
-
-def _worker_spec(spec: EnvSpec, kind: Kind) -> EnvSpec:
-    size, more = spec.obs_size, kind.width
-    boxes = (Box((size + more,)),) * spec.num_agents
-    entities = tuple(own.more(size, more) for own in spec.entities)
-    return dataclasses.replace(spec, observations=boxes, entities=entities)
-
-
-def _measures(trajectory: Trajectory, goal: Array, decides: Array, near: Array, goals: int) -> dict[str, Array]:
-    """How goals are set and met: the entropy of each agent's goals in nats, changes of an agent's goal per episode, the
-    share of decisions whose goal was reached at their end, the share of agents that have their goal to themselves."""
-    share = jax.nn.one_hot(goal, goals).mean((0, 1))
-    entropy = -(share * jnp.log(jnp.maximum(share, 1e-9))).sum(-1).mean()
-    changes = (goal[1:] != goal[:-1]) & ~trajectory.first[1:, :, None]
-    over = (trajectory.terminated | trajectory.truncated).all(-1)
-    closes = (jnp.concatenate([decides[1:], jnp.ones_like(decides[:1])]) | over)[..., None]
-    reached = ((near < REACHED) & closes).mean() / jnp.maximum(closes.mean(), 1e-9)
-    alone = ((goal[..., :, None] == goal[..., None, :]).sum(-1) == 1).mean()
-    return {
-        "goal_entropy": entropy,
-        "goal_changes": changes.sum() / goal.shape[-1] / jnp.maximum(over.sum(), 1),
-        "goals_reached": reached,
-        "goals_apart": alone,
-    }
-
-
 def _central(config: FeudalConfig) -> bool:
-    tiers = ["manager"] if config.worker == IDENTITY else ["manager", "worker"]
-    return any(family(getattr(config, tier)).central(config.tier(tier)) for tier in tiers)
+    return any(family(getattr(config, tier)).central(config.tier(tier)) for tier in config.tiers)
 
 
 FAMILY = Family(make, FeudalConfig, on_policy=True, factorised=True, memory=lambda config: True, central=_central)

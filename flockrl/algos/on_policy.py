@@ -102,6 +102,7 @@ class OnPolicy(StochasticPolicy, ABC):
         return Algorithm(
             self.init, self.policy, self.act, self.update, self.memory, steps, self.note, kl=self.kl,
             says=None if talk is None else self.says, talk=talk, choices=self.choices if self.spec.discrete else None,
+            scores=self.scores if self.spec.discrete else None,
         )  # fmt: skip
 
     @abstractmethod

@@ -78,6 +78,7 @@ PRESETS: dict[str, Preset] = {
     "mfq": Preset("q_learning", {"mean_field": True}, "Q-learning with the mean of the neighbours' last actions"),
     "mfac": Preset("ppo", {**OWN, **A2C, "mean_field": True}, "actor-critic with the mean of the neighbours' actions"),
     "feudal": Preset("feudal", {}, "a manager sets goals, and workers are paid for reaching them"),
+    "roles": Preset("feudal", {"goal": "role"}, "a manager chooses each agent's role, a set of actions that do alike"),
     "commnet": Preset("ppo", {**OWN, "comm": "commnet"}, "PPO whose agents hear the mean of what others say"),
     "ic3net": Preset("ppo", {**OWN, **IC3}, "CommNet with memory and gates: agents decide when to speak"),
     "tarmac": Preset("ppo", {**CENTRAL, **TARMAC}, "MAPPO whose agents choose whom to listen to, in two rounds"),

@@ -175,6 +175,19 @@ class QLearner(ReplayLearner):
         chance = alike(chance, self.config.explore_together)
         return jnp.where(chance < params["epsilon"], random_action(number, legal), greedy), memory, noted
 
+    def scores(self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool) -> Array:
+        """[B, N, A] values; random numbers above them for agents that explore."""
+        q = jnp.where(
+            self._legal(observation.avail), self._of_team(self.net.step(params["q"], observation, memory)[0]), ILLEGAL
+        )
+        if not explore:
+            return q
+        chance, number = uniform(own_key(self.spec, key), q.shape, range(self.spec.num_agents), copies=2)
+        chance = alike(chance[..., 0], self.config.explore_together)
+        legal = q > ILLEGAL
+        most = 1.0 + jnp.abs(q).max((-1, -2), keepdims=True, where=legal, initial=0.0)
+        return jnp.where((chance < params["epsilon"])[..., None] & legal, (1.0 + 9.0 * number) * most, q)
+
     def _legal(self, avail: Array | None) -> Array:
         """[..., N, A]: the actions that exist, and are legal now."""
         return jnp.asarray(self.own) if avail is None else avail & self.own

@@ -190,11 +190,13 @@ class ReplayLearner(ABC):
         note = f"{about}replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
         return Algorithm(
             self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note,
-            says=None if self.talk is None else self.says, talk=self.talk,
+            says=None if self.talk is None else self.says, talk=self.talk, scores=self.scores,
         )  # fmt: skip
 
     # What a family says
 
+    scores: Any = None
+    """What acting goes by, as in `Algorithm`."""
     followed: tuple[str, ...] = ()
     """Kinds of networks that have targets; by default all of them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from flockrl.core.errors import UsageError, nearest
@@ -101,10 +101,10 @@ def _choices(cls: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def _fields(cls: Any) -> Iterator[tuple[Any, Any]]:
-    """Fields that are flags, with their types; words without a flag (`Positional`) are none."""
+    """Fields that are flags, with their types; words without a flag (`Positional`) are none, nor are tables."""
     hints = typing.get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
-        if typing.get_origin(hints[field.name]) is not typing.Annotated:
+        if typing.get_origin(hints[field.name]) not in (typing.Annotated, Mapping):
             yield field, hints[field.name]
 
 

@@ -76,7 +76,10 @@ def train(words: list[str]) -> int:
     from flockrl.algos.presets import algorithms
 
     if not words or words[0].startswith("-"):
-        print("usage: flockrl train ALGORITHM ENV [options]\n       flockrl train SIDE=PLAYER,... ENV [options]\n")
+        print(
+            "usage: flockrl train ALGORITHM ENV [options]\n       flockrl train SIDE=PLAYER,... ENV [options]\n"
+            "       flockrl train manager=ALGORITHM,worker=ALGORITHM ENV [options]\n"
+        )
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function).\n")
         print("algorithms: " + ", ".join(algorithms()))
@@ -105,23 +108,30 @@ def train(words: list[str]) -> int:
 
 def parse_training(name: str, words: list[str], flags: Any, command: str = "train") -> tuple[Any, dict[str, Any]]:
     """The flags of a command that trains, and the settings of the algorithm, or of each side under its name."""
+    from flockrl.algos.feudal_config import TIERS
     from flockrl.algos.presets import algorithms, make_config, preset
+    from flockrl.commands.tiers import chosen as chosen_tiers
+    from flockrl.commands.tiers import flags_of, settings_of, tiers_named
     from flockrl.training.config import TrainOptions, read_settings
     from flockrl.training.players import split_sides
 
-    sides = {side: player for side, player in split_sides(name).items() if player in algorithms()}
-    players = sides or ({} if "=" in name else {name: name})
+    tiers, words = tiers_named(name, split_sides(name), words)
+    sides = {} if tiers else {side: player for side, player in split_sides(name).items() if player in algorithms()}
+    players = sides or ({} if "=" in name or tiers is not None else {name: name})
     for player in players.values():
         make_config(player, {})  # an unknown algorithm is reported before anything else
     options, saved = _saved(words, read_settings)
     configs = {key: make_config(player, _own(saved, key) if sides else saved) for key, player in players.items()}
+    if tiers is not None:
+        saved = settings_of(name, tiers, saved)
+        configs = flags_of(saved)
     omit: Any = tyro.conf.OmitArgPrefixes
     fields: list[Any] = [
         ("run", omit[flags]),
         ("training", omit[TrainOptions], dataclasses.field(default=build(TrainOptions, options, name))),
     ]
     for key, config in configs.items():
-        kind = type(config) if sides else omit[type(config)]
+        kind = type(config) if sides or key in TIERS else omit[type(config)]
         fields.append((key, kind, dataclasses.field(default=config)))
     verb = command.capitalize()
     about = f"{verb} a team with {name}: {preset(name).summary}." if "=" not in name else f"{verb} {name}."
@@ -129,6 +139,8 @@ def parse_training(name: str, words: list[str], flags: Any, command: str = "trai
     if given.run.trust:
         trust_files()
     require_trust(given.run.config, _kernels(saved))
+    if tiers is not None:
+        return given, chosen_tiers({key: getattr(given, key) for key in configs}, saved)
     chosen = {key: vars(getattr(given, key)) for key in configs}
     return given, {**saved, **chosen} if "=" in name else chosen[name]
 

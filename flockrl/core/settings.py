@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import types
 import typing
@@ -48,6 +49,10 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise UsageError(f"{name} must be a list, not {value!r}.")
         return tuple(_coerce(name, args[0], item) for item in value)
+    if origin is collections.abc.Mapping:
+        if not isinstance(value, collections.abc.Mapping):
+            raise UsageError(f"{name} must hold settings by name, not {value!r}.")
+        return dict(value)
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     good = {
         bool: isinstance(value, bool),

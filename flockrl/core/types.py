@@ -122,6 +122,9 @@ class Algorithm(NamedTuple):
         None for nothing.
     choices(state, trajectory) -> [T, B, N, A]
         How likely each action was along a rollout of the present policy; None where nobody chooses or it is not known.
+    scores(params, observation, memory, key, explore) -> [B, N, A]
+        What `act` goes by: it chooses the action with the largest one, drawn with noise where agents explore; None
+        where nobody chooses or it is not known. Not for learners that hear messages or see more than is observed.
     practice
         The same learner as it acts in the rollouts that it learns from, where that is not simply its policy: against
         past selves, or under attack. Its params, act and memory count; None where there is no difference.
@@ -141,6 +144,7 @@ class Algorithm(NamedTuple):
     talk: Any = None
     asks: Callable[[Any, PyTree, Array, Array], Mapping[str, Array]] | None = None
     choices: Callable[[PyTree, Trajectory], Array] | None = None
+    scores: Callable[[PyTree, Observation, PyTree, Array, bool], Array] | None = None
     practice: Algorithm | None = None
     member: Actor | None = None
 

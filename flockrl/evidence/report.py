@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_json
-from flockrl.evidence import credit, messages, sections, statistics
+from flockrl.evidence import credit, messages, sections, statistics, tiers
 from flockrl.evidence.records import Record, collect
 from flockrl.evidence.summary import Line, lines, normalized, normalized_curves
 
@@ -61,6 +61,7 @@ def page(
         _section("Over all environments", sections.across(scores, scales, curves, styles)) if len(scores) > 1 else "",
         _section("Team metrics", sections.team(found)),
         _section("Credit", credit.section(found)),
+        _section("Hierarchy", tiers.section(found, styles)),
         _section("Messages", messages.section(talk)),
         _section("Episodes", _episodes(films)),
         _section("Settings", sections.differences(records)),

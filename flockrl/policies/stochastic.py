@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.core.groups import Group, make_groups, merge, read_actions, take, write_actions
-from flockrl.core.random import Source, fold_in
+from flockrl.core.random import Source, fold_in, gumbel
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, Head, make_head
 from flockrl.nets.normalisation import Moments
@@ -76,6 +76,17 @@ class StochasticPolicy:
             for group, head, a, b in zip(self.groups, self.heads, before, after, strict=True)
         ]
         return merge(parts, self.groups, 1)
+
+    def scores(self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool) -> Array:
+        """[B, N, A] log-probabilities of all choices, with Gumbel noise where agents explore: the largest of an agent's
+        is then a draw from its policy."""
+        outs, _, _ = self._out(params, observation, memory)
+        parts = []
+        for group, out in zip(self.groups, outs, strict=True):
+            mask, avail = jnp.asarray(group.legal), legal(group, observation.avail)
+            parts.append(jax.nn.log_softmax(jnp.where(mask if avail is None else mask & avail, out, ILLEGAL)))
+        found = merge(parts, self.groups, 1, self.spec.action_size)
+        return found + gumbel(key, found.shape, range(self.spec.num_agents)) if explore else found
 
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flockrl.algos.assembly import Sides
+from flockrl.algos.feudal_config import ROLE, FeudalConfig
 from flockrl.core.errors import CannotWrite, UsageError, notice
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, write_json
 from flockrl.training.checkpoint import Checkpoints
@@ -87,6 +88,9 @@ def schedules(config: RunConfig) -> list[str]:
 
 
 def _schedules(config: Any) -> list[str]:
+    if isinstance(config, FeudalConfig):
+        tiers = [f"{name}.{word}" for name in config.tiers for word in _schedules(config.tier(name))]
+        return [*tiers, "roles_after"] if config.goal == ROLE else tiers
     found = []
     if getattr(config, "lr_schedule", "constant") != "constant":
         found.append(f"lr_schedule ({config.lr_schedule})")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flockrl.algos.assembly import Side, Sides, config_from_json
+from flockrl.algos.feudal_config import FEUDAL, gathered, hierarchy, is_hierarchy, leads
 from flockrl.algos.presets import family, fitting, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.algos.wrappers.self_play import symmetric
@@ -19,11 +20,15 @@ from flockrl.training.players import RANDOM, make_sides, split_sides
 def configure(algorithm: str | Mapping[str, Any], settings: Mapping[str, Any], spec: EnvSpec) -> tuple[str, Any]:
     """What the run is called, and its config: an algorithm's, or a `Sides`.
 
-    algorithm: a name, SIDE=PLAYER,... or a dict of players by side; settings: the algorithm's, or those of sides.
+    algorithm: a name, SIDE=PLAYER,... or a dict of players by side, or manager=NAME,worker=NAME or such a dict;
+    settings: the algorithm's, or those of sides or tiers.
     """
     players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
+    if is_hierarchy(players):
+        algorithm, settings, players = FEUDAL, hierarchy(players, settings), {}
     if not players:
         name = fitting(str(algorithm), spec)
+        settings = gathered(settings) if leads(name) else settings
         return name, _together(make_config(name, settings), spec)
     sides = make_sides(players, settings, spec)
     return title(sides), sides
@@ -62,6 +67,8 @@ def configure_trainer(
     if kernel is not None:
         given["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
     players = split_sides(algorithm) if isinstance(algorithm, str) else dict(algorithm)
+    if is_hierarchy(players):
+        algorithm, hyperparams, players = FEUDAL, hierarchy(players, hyperparams), {}
     if not players:
         name = fitting(str(algorithm), spec)
         return name, _sized(name, {**_steady(name), **given, **hyperparams}, buffer_size, envs)

@@ -73,6 +73,20 @@ def test_passing_by_covers_nothing():
     assert env.render([state], 30)[0].shape == (30, 30, 3)
 
 
+def test_landmarks_may_belong_to_agents():
+    env = GoalAssignment(n=3, size=4, owner=1)
+    state, _ = env.reset(jax.random.key(0))
+    assert [np.flatnonzero(row).tolist() for row in env.may] == [[2], [0], [1]]  # landmark k is agent k + 1's
+    away = np.abs(np.asarray(state.agents) - np.asarray(state.landmarks)[[2, 0, 1]]).sum()
+    assert float(state.optimum) == pytest.approx(-away / 3)
+    state = state._replace(agents=state.landmarks)  # everyone on a landmark of another
+    assert env.step(jax.random.key(0), state, jnp.zeros(3, jnp.int32))[2].tolist() == [-1, -1, -1]
+    state = state._replace(agents=state.landmarks[jnp.array([2, 1, 1])])  # two of three on their own
+    np.testing.assert_allclose(env.step(jax.random.key(0), state, jnp.zeros(3, jnp.int32))[2], -1 / 3, atol=1e-6)
+    with pytest.raises(UsageError, match="owner must be a whole number from 0 to 2"):
+        make("hierarchy/goal_assignment:n=3,owner=3")
+
+
 def test_settings_are_checked():
     with pytest.raises(UsageError, match="whole number from 2 to 100"):
         make("hierarchy/goal_assignment:size=1")

@@ -263,3 +263,18 @@ def test_credit_of_each_agent_is_drawn(tmp_path):
 
 def test_runs_that_divide_nothing_have_no_such_part(runs):
     assert credit.section(lines(collect([runs])[0])) == ""
+
+
+def test_hierarchies_are_drawn_tier_by_tier(tmp_path):
+    for seed in range(2):
+        path = tmp_path / f"run_{seed}"
+        write_run(path, "feudal", "hierarchy/rooms", seed, [-9.0, -5.0, -4.0])
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        more = [{**row, "manager/reward": -row["step"] / 1e3, "goals_reached": 0.25} for row in rows[1:]]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [rows[0], *more]))
+    write_report([tmp_path], tmp_path / "page.html", animations=False)
+    page = (tmp_path / "page.html").read_text()
+    assert "<h2>Hierarchy</h2>" in page
+    assert "manager: reward per decision, hierarchy/rooms" in page
+    assert "goals reached, share of decisions" in page
+    assert "workers: reward per step" not in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ from flockrl.core.entities import layout
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.assignment import assign
+from flockrl.envs.settings import whole
 
+NAME = "hierarchy/goal_assignment"
 MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]], np.int32)
 """Rows and columns of the actions stay, up, right, down, left."""
 
@@ -38,21 +40,28 @@ class GoalAssignment:
     agents; the best one is minus the cost of the cheapest assignment (Hungarian algorithm) / n, since whoever covers a
     landmark on the way loses as much at its own. An episode is truncated after `steps` steps, by default 2 size.
 
+    With `owner` landmark k counts only for agent (k + owner) mod n: who does what is then given, and another number
+    gives everyone another task. Nothing that agents see tells it.
+
     An agent observes [its row and column, of every landmark its offset and whether it was covered in the last step, the
     offset of every other agent], all in units of the grid's size; these are its entities. Measures: `optimum`, the
     highest return of the episode, `covered`, the share of landmarks that were covered in the last step.
     """
 
-    def __init__(self, n: int = 4, size: int = 8, steps: int | None = None):
-        _whole(1, 100, n=n)
-        _whole(2, 100, size=size)
+    def __init__(self, n: int = 4, size: int = 8, steps: int | None = None, owner: int | None = None):
+        whole(NAME, 1, 100, n=n)
+        whole(NAME, 2, 100, size=size)
         self.n, self.size, self.steps = n, size, 2 * size if steps is None else steps
-        _whole(1, 100_000, steps=self.steps)
+        whole(NAME, 1, 100_000, steps=self.steps)
         if n > size * size:
-            raise UsageError(f"hierarchy/goal_assignment: {n} landmarks need more than {size * size} cells.")
+            raise UsageError(f"{NAME}: {n} landmarks need more than {size * size} cells.")
+        if owner is not None:
+            whole(NAME, 0, n - 1, owner=owner)
+        self.may = np.ones((n, n), bool) if owner is None else np.roll(np.eye(n, dtype=bool), owner, 0)
+        """[agents, landmarks] who can cover what."""
         described = layout(("own", 2), ("landmark", n, 2), ("landmark", n, 1), ("agent", n - 1, 2))
         self.spec = EnvSpec(
-            name="hierarchy/goal_assignment",
+            name=NAME,
             agents=tuple(f"agent_{i}" for i in range(n)),
             observations=(Box((2 + 3 * n + 2 * (n - 1),), -1.0, 1.0),) * n,
             actions=(Discrete(len(MOVES)),) * n,
@@ -67,13 +76,13 @@ class GoalAssignment:
         cells = jax.random.permutation(mark_key, self.size**2)[: self.n]
         landmarks = jnp.stack(jnp.divmod(cells, self.size), -1)
         away = jnp.minimum(distances(agents, landmarks), self.steps)
-        optimum = -away[assign(away)].sum() / self.n
+        optimum = -away[self._assigned(agents, landmarks)].sum() / self.n
         state = Grid(jnp.int32(0), agents, landmarks, jnp.zeros(self.n, bool), optimum)
         return state, self._observe(state)
 
     def step(self, key: Array, state: Grid, action: Array) -> tuple[Grid, Observation, Array, Array, Array]:
         agents = jnp.clip(state.agents + jnp.asarray(MOVES)[action], 0, self.size - 1)
-        stands = (distances(agents, state.landmarks) == 0) & (action == 0)[:, None]
+        stands = (distances(agents, state.landmarks) == 0) & (action == 0)[:, None] & self.may
         covered = stands.any(0)
         state = state._replace(t=state.t + 1, agents=agents, covered=covered)
         reward = jnp.broadcast_to(covered.mean() - 1.0, (self.n,))
@@ -119,7 +128,12 @@ class GoalAssignment:
 
     def _hungarian(self, state: Grid, seen: Observation, key: Array) -> Array:
         """Everyone goes to its landmark of the cheapest assignment: the best."""
-        return self._towards(state, assign(distances(state.agents, state.landmarks))[1])
+        return self._towards(state, self._assigned(state.agents, state.landmarks)[1])
+
+    def _assigned(self, agents: Array, landmarks: Array) -> tuple[Array, Array]:
+        """The cheapest assignment of those that count: agents in order, and the landmark of each."""
+        away = jnp.minimum(distances(agents, landmarks), self.steps)
+        return assign(jnp.where(self.may, away, 4 * self.size * self.n))
 
     def _nearest(self, state: Grid, seen: Observation, key: Array) -> Array:
         """Everyone goes to the nearest landmark, whoever else does."""
@@ -129,11 +143,3 @@ class GoalAssignment:
 def distances(agents: Array, landmarks: Array) -> Array:
     """[n, n] moves from each agent to each landmark."""
     return jnp.abs(agents[:, None] - landmarks[None]).sum(-1)
-
-
-def _whole(least: int, most: int, **settings: Any) -> None:
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise UsageError(
-                f"hierarchy/goal_assignment: {name} must be a whole number from {least} to {most}, not {value!r}."
-            )
