@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from flockrl.algos.family import Family
+from flockrl.algos.opponents import models_opponents
 from flockrl.algos.presets import family, fitting, make_config, preset
 from flockrl.algos.sides import Player, common_steps, frozen, per_side, random_side, scripted, side_spec
 from flockrl.algos.wrappers.averaged import averaged
@@ -229,7 +230,7 @@ def _learning_player(whole: EnvSpec, name: str, side: Side, steps: int, envs: in
         )
     refuse_practice(side.config, f"{name}={side.algorithm}", "one algorithm for all sides")
     learner = measured(_learner(side.algorithm, part, side.config, envs, updates * pieces), part)
-    return Player(part, learner, central, actions)
+    return Player(part, learner, central, actions, models=models_opponents(side.config))
 
 
 def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Player:

@@ -171,7 +171,7 @@ def _join_data(words: list[str]) -> list[str]:
     return joined
 
 
-BARE = {"--self-play": "uniform"}
+BARE = {"self-play": "uniform", "model-opponents": "0.5"}
 """Flags that may stand alone, and what they mean then."""
 
 
@@ -179,7 +179,8 @@ def _bare(words: list[str]) -> list[str]:
     """The words, with the value of each flag that stands alone."""
     found: list[str] = []
     for word, following in zip(words, [*words[1:], "--"], strict=False):
-        found += [word, BARE[word]] if word in BARE and following.startswith("--") else [word]
+        name = word.removeprefix("--").rpartition(".")[2] if word.startswith("--") else ""
+        found += [word, BARE[name]] if name in BARE and following.startswith("--") else [word]
     return found
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.algos.opponents import models_opponents, note_moves
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in, uniform
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Mixture, Observation, PyTree, Trajectory
@@ -85,6 +86,7 @@ class _SelfPlay:
     def __init__(self, inner: Algorithm, spec: EnvSpec, config: Any, envs: int, updates: int, draws: bool):
         check_self_play(spec, config)
         self.inner, self.envs, self.draws = inner, envs, draws
+        self.spec, self.models = spec, models_opponents(config)
         self.how, self.size = config.self_play, config.pool_size
         self.every = config.pool_every or -(-updates // config.pool_size)
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
@@ -177,6 +179,8 @@ class _SelfPlay:
     def update(self, state: SelfPlayState, trajectory: Trajectory, key: Array) -> tuple[SelfPlayState, Metrics]:
         extras = dict(trajectory.extras)
         own, rival = extras.pop(OWN), extras.pop(RIVAL)[..., 0]
+        if self.models:
+            extras |= note_moves(self.spec, trajectory)  # those of past selves too, who count as dead
         alive = own if trajectory.alive is None else own & trajectory.alive
         left = None if trajectory.next_alive is None else own & trajectory.next_alive
         lesson = trajectory._replace(alive=alive, next_alive=left, extras=extras, memory=trajectory.memory["own"])
