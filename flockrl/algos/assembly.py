@@ -19,6 +19,7 @@ from flockrl.algos.wrappers.mean_field import mean_field, with_mean_actions
 from flockrl.algos.wrappers.measured import measured
 from flockrl.algos.wrappers.practice import practising, refuse_practice
 from flockrl.algos.wrappers.rial import rial
+from flockrl.algos.wrappers.settings import roles
 from flockrl.algos.wrappers.shaped import shaped
 from flockrl.algos.wrappers.talking import talking
 from flockrl.core.code import load
@@ -157,7 +158,8 @@ def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates:
     With `Sides` as config, one algorithm that is made of the players of all sides.
     """
     if not isinstance(config, Sides):
-        learner = measured(_learner(name, spec, config, envs, updates), spec)
+        own = max(1, envs // max(1, len(roles(config))))  # several learners share the environments
+        learner = measured(_learner(name, spec, config, own, updates), spec)
         return practising(learner, spec, config, env, envs=envs, updates=updates, about=family(name))
     return per_side(spec, make_players(spec, config, config.rollout_steps, envs, updates))
 
