@@ -47,7 +47,7 @@ def make_sides(players: Mapping[str, Any], settings: Mapping[str, Any], spec: En
 
 
 def make_side(name: str, player: Any, settings: Any, spec: EnvSpec) -> Side:
-    """One player. player: a `Run`, a function, or a word; settings: of a learner, by name."""
+    """One player. player: a `Run`, a function, a word, or already a `Side`; settings: of a learner, by name."""
     if not isinstance(settings, Mapping):
         raise UsageError(f"Settings of the side {name} must be given by name, not as {settings!r}.")
     side = _side(name, player, settings, spec)
@@ -57,6 +57,8 @@ def make_side(name: str, player: Any, settings: Any, spec: EnvSpec) -> Side:
 
 
 def _side(name: str, player: Any, settings: Mapping[str, Any], spec: EnvSpec) -> Side:
+    if isinstance(player, Side):
+        return player
     if isinstance(player, Run):
         return _frozen(name, player, "", spec)
     if callable(player):

@@ -97,7 +97,8 @@ def test_it_takes_a_win_and_hinders_one():
     assert values(other, 4).argmax() == 3, "and takes the square where the other would, being where it wins itself"
     board[4, :3] = 0
     board[5, 5:], board[5, :3] = 1, 2
-    column = jax.jit(search, static_argnums=2)(jnp.asarray(board.ravel() == 1), jnp.asarray(board.ravel() == 2), 2, jax.random.key(0))
+    stones = (jnp.asarray(board.ravel() == stone) for stone in (1, 2))
+    column = jax.jit(search, static_argnums=2)(*stones, 2, jax.random.key(0))
     assert int(column) == 3, "nothing else stops the other"
 
 
