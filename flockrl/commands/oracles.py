@@ -54,9 +54,7 @@ def train_psro(name: str, words: list[str]) -> int:
     """name: psro, or fictitious for uniform mixtures."""
     if name == "fictitious":
         words = [*words, "--meta", "uniform"]
-    about = (
-        "Policy-space response oracles: pools that grow by best responses, exact ones or with --oracle learned ones."
-    )
+    about = "Policy-space response oracles: pools that grow by best responses, exact or (--oracle) learned."
     given = parse(PSROFlags, words, f"flockrl train {name}", about)
     prepare()
     rounds = given.iterations if given.iterations is not None else (10 if given.oracle else 100)
@@ -91,8 +89,9 @@ def _learned(name: str, given: PSROFlags, rounds: int) -> int:
 
     def tell(now: Round) -> None:
         if not given.quiet:
-            exact = "" if now.nash_conv is None else f"NashConv {now.nash_conv:.6f}, "
-            print(f"{now.policies:,} policies: {exact}responses gain {now.gain:.4f} (sum over sides, by playing)")
+            exact = "" if now.nash_conv is None else f" NashConv {now.nash_conv:.6f}"
+            gain = "" if now.gain is None else f" learned responses gain {now.gain:.4f} by playing (sum over sides)"
+            print(f"{now.policies:,} policies:{exact}{',' * bool(exact and gain)}{gain}")
 
     with _fresh(name, given) as path:
         found = learned_psro(

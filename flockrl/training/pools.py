@@ -7,6 +7,7 @@ episode begins. What policies get against each other is measured by playing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,11 +34,11 @@ NOT_ZERO_SUM = 1e-3
 
 class Round(NamedTuple):
     """policies: in each pool; nash_conv: of the mixtures, exactly, None where that is not known; gain: what the learned
-    responses gain against them, summed over sides, by playing: a lower bound of NashConv."""
+    responses gain against them, summed over sides, by playing: a lower bound of NashConv (None for more sides)."""
 
     policies: int
     nash_conv: float | None
-    gain: float
+    gain: float | None
 
 
 class LearnedPools(NamedTuple):
@@ -75,10 +76,8 @@ class _Game:
         self.team = compose(self.spec, self.seats)
         self._play = make_player(self.team, self.place, episodes, True)
         self._examiner: Examiner | None = None
-        try:
+        with contextlib.suppress(UsageError):  # too large, or no game that can be enumerated
             self._examiner = Examiner(self.place)
-        except UsageError:  # too large, or no game that can be enumerated
-            pass
 
     def first(self) -> dict[str, PyTree]:
         """An untrained policy of each side."""
@@ -143,12 +142,11 @@ def learned_psro(
                 out=out / f"round_{number}" / name, **{name: dict(settings or {})},
             )  # fmt: skip
             answers[name], runs[name] = run.params()[name], [*runs[name], run.path]
-        gain = _gain(game, pools, weights, answers)
         pools = {name: [*pool, answers[name]] for name, pool in pools.items()}
-        told.append(Round(number, conv, gain))
+        payoffs = _measured(game, pools, payoffs)
+        told.append(Round(number, conv, _gain(weights, payoffs)))
         if each is not None:
             each(told[-1])
-        payoffs = _measured(game, pools, payoffs)
         weights = _weights(game, pools, payoffs)
         conv = game.nash_conv(pools, weights)
     return LearnedPools(pools, weights, payoffs, conv, told, runs)
@@ -156,7 +154,7 @@ def learned_psro(
 
 def _measured(game: _Game, pools: Mapping[str, list[PyTree]], known: np.ndarray | None) -> np.ndarray | None:
     """[K, K, 2] what policies of both sides get against each other; pairs that met before are not played again."""
-    if game.meta == "uniform" or len(pools) != 2:
+    if len(pools) != 2:
         return None
     (a, first), (b, second) = pools.items()
     table = np.zeros((len(first), len(second), 2))
@@ -177,18 +175,11 @@ def _weights(game: _Game, pools: Mapping[str, list[PyTree]], payoffs: np.ndarray
     return dict(zip(pools, mix(payoffs, game.meta), strict=True))
 
 
-def _gain(
-    game: _Game, pools: Mapping[str, list[PyTree]], weights: Mapping[str, np.ndarray], answers: Mapping[str, PyTree]
-) -> float:
-    """How much more the answers get against the others' mixtures than their own sides' mixtures do, in all."""
-    total = 0.0
-    profiles = list(np.ndindex(*(len(pool) for pool in pools.values())))
-    for s, name in enumerate(pools):
-        for profile in profiles:
-            odds = [w[k] for w, k in zip(weights.values(), profile, strict=True)]
-            if np.prod(odds) == 0:
-                continue
-            now = {other: pools[other][k] for other, k in zip(pools, profile, strict=True)}
-            better = game.returns({**now, name: answers[name]})[s] - game.returns(now)[s]
-            total += float(np.prod(odds) * better)
-    return total
+def _gain(weights: Mapping[str, np.ndarray], payoffs: np.ndarray | None) -> float | None:
+    """How much more the newest policies get against the others' mixtures of older ones than these mixtures do, in all.
+    payoffs: with the newest in the last row and column."""
+    if payoffs is None:
+        return None
+    first, second = weights.values()
+    before = [float(first @ payoffs[:-1, :-1, s] @ second) for s in range(2)]
+    return float(payoffs[-1, :-1, 0] @ second - before[0] + first @ payoffs[:-1, -1, 1] - before[1])
