@@ -101,6 +101,7 @@ class RulesEnv:
             actions=(Discrete(rules.choices + rules.waits),) * rules.players,
             max_steps=rules.longest,
             sides=names,
+            undiscounted=not rules.endless and rules.discount == 1,
         )
 
     def reset(self, key: Array) -> tuple[Place, Observation]:
