@@ -76,7 +76,7 @@ def train(words: list[str]) -> int:
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function).\n")
         print("algorithms: " + ", ".join(algorithms()))
-        print("in games that can be enumerated, pools of exact best responses: " + ", ".join(POOLS))
+        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOLS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
     if words[0] in POOLS:
         from flockrl.commands.oracles import train_psro
