@@ -36,7 +36,7 @@ def test_random_play_on_the_host(cli):
         (["--policy", "told", SIGNAL, "--explore"], "--explore is for a run"),
         (["--policy", "told", SIGNAL, "--best"], "--best is for a run"),
         (["--policy", "told", SIGNAL, "--record", "x.arrow"], "--record is for a run"),
-        (["--policy", "told", SIGNAL, "--against", "leader=random"], "--against is for a run"),
+        (["--policy", "told", SIGNAL, "--against", "leader=random", "--gif", "x.gif"], "--against only counts"),
         (["--policy", "told", "runs", "--env", SIGNAL], "name the environment in place of RUN"),
         (["--policy", "told", SIGNAL, "--episodes", "0"], "episodes must be at least 1"),
     ],

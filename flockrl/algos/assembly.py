@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from flockrl.algos.family import Family
+from flockrl.algos.opponents import models_opponents
 from flockrl.algos.presets import family, fitting, make_config, preset
 from flockrl.algos.sides import Player, common_steps, frozen, per_side, random_side, scripted, side_spec
 from flockrl.algos.wrappers.averaged import averaged
@@ -18,16 +22,20 @@ from flockrl.algos.wrappers.mean_field import mean_field, with_mean_actions
 from flockrl.algos.wrappers.measured import measured
 from flockrl.algos.wrappers.practice import practising, refuse_practice
 from flockrl.algos.wrappers.rial import rial
+from flockrl.algos.wrappers.self_play import mixed
+from flockrl.algos.wrappers.settings import roles
 from flockrl.algos.wrappers.shaped import shaped
 from flockrl.algos.wrappers.talking import talking
 from flockrl.core.code import load
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, MultiDiscrete, PyTree
+from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Mixture, MultiDiscrete, PyTree
 
 ACTS = (
     "A bonus, a fingerprint or importance is for teams that act while they learn, and recordings do not go anywhere: "
     "leave out --bonus, --fingerprint and --importance."
 )
+MOST = 1_000_000
+"""The largest count that a saved side may name."""
 DEEPEST = 8
 """Frozen policies inside of frozen policies that a run may be made of."""
 
@@ -49,6 +57,8 @@ class Side:
     """Environments of the run that a frozen policy comes from."""
     given: Any = field(default=None, compare=False, repr=False)
     """What the user gave in Python instead of a name: a script's function, or the `Run` of a frozen policy."""
+    members: int = 0
+    """Policies of which a frozen side draws one as an episode begins; 0 where it has one."""
 
     def to_json(self) -> dict[str, Any]:
         plain = {
@@ -57,6 +67,7 @@ class Side:
             "source": self.source,
             "of": self.of,
             "envs": self.envs,
+            "members": self.members,
         }
         saved = {name: value for name, value in plain.items() if value}
         return saved | ({"config": config_to_json(self.config)} if self.kind == "frozen" else {})
@@ -125,10 +136,12 @@ def _side_from_json(saved: Any, settings: Any, depth: int) -> Side:
         return Side(kind, algorithm, make_config(algorithm, settings))
     if kind == "frozen":
         config = config_from_json(algorithm, saved.get("config", {}), depth + 1)
-        envs = saved.get("envs", 0)
-        if not isinstance(envs, int) or envs < 0:
-            raise UsageError(f"envs of a frozen side must be a whole number, not {envs!r}.")
-        return Side(kind, algorithm, config, saved.get("source", ""), saved.get("of", ""), envs)
+        envs, members = saved.get("envs", 0), saved.get("members", 0)
+        for name, number in (("envs", envs), ("members", members)):
+            if not isinstance(number, int) or not 0 <= number <= MOST:
+                raise UsageError(f"{name} of a frozen side must be a whole number up to {MOST:,}, not {number!r}.")
+        source, of = saved.get("source", ""), saved.get("of", "")
+        return Side(kind, algorithm, config, source, of, envs, members=members)
     if kind in ("script", "random"):
         return Side(kind, source=saved.get("source", ""))
     raise UsageError(f"A side of a run is a learner, frozen, script or random, not {kind!r}.")
@@ -156,7 +169,8 @@ def make_algorithm(name: str, spec: EnvSpec, config: Any, *, envs: int, updates:
     With `Sides` as config, one algorithm that is made of the players of all sides.
     """
     if not isinstance(config, Sides):
-        learner = measured(_learner(name, spec, config, envs, updates), spec)
+        own = max(1, envs // max(1, len(roles(config))))  # several learners share the environments
+        learner = measured(_learner(name, spec, config, own, updates), spec)
         return practising(learner, spec, config, env, envs=envs, updates=updates, about=family(name))
     return per_side(spec, make_players(spec, config, config.rollout_steps, envs, updates))
 
@@ -229,7 +243,7 @@ def _learning_player(whole: EnvSpec, name: str, side: Side, steps: int, envs: in
         )
     refuse_practice(side.config, f"{name}={side.algorithm}", "one algorithm for all sides")
     learner = measured(_learner(side.algorithm, part, side.config, envs, updates * pieces), part)
-    return Player(part, learner, central, actions)
+    return Player(part, learner, central, actions, models=models_opponents(side.config))
 
 
 def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Player:
@@ -240,8 +254,10 @@ def frozen_player(whole: EnvSpec, part: EnvSpec, side: Side, envs: int) -> Playe
         own = side.config.players[side.of]
         if own.kind != "learner":  # it did not learn there either
             return _player(whole, side.of, own, 1, envs, 1)
-        origin = _origin(whole, side, envs)
-        return Player(part, frozen(origin.algorithm, _params_of(origin.algorithm), _samples(own)), learns=False)
+        policy = _origin(whole, side, envs).algorithm
+        if side.members:
+            return Player(part, frozen(mixed(policy), _mixture_of(policy, side.members), _samples(own)), learns=False)
+        return Player(part, frozen(policy, _params_of(policy), _samples(own)), learns=False)
     policy = make_algorithm(side.algorithm, whole, side.config, envs=envs, updates=1)
     return Player(part, frozen(policy, _params_of(policy), _samples(side)), learns=False, for_all=True)
 
@@ -258,6 +274,14 @@ def _origin(whole: EnvSpec, side: Side, envs: int) -> Player:
 
 def _params_of(policy: Algorithm) -> Callable[[Array], PyTree]:
     return lambda key: policy.params(policy.init(key))
+
+
+def _mixture_of(policy: Algorithm, members: int) -> Callable[[Array], PyTree]:
+    def init(key: Array) -> Mixture:
+        params = jax.tree.map(lambda x: jnp.repeat(x[None], members, 0), policy.params(policy.init(key)))
+        return Mixture(params, jnp.full(members, 1.0 / members))
+
+    return init
 
 
 def _acts(config: Any) -> bool:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.algos.family import Family
+from flockrl.algos.opponents import models_opponents
 from flockrl.algos.parts import as_team, mean
 from flockrl.algos.ppo import _PPO, Batch, PPOConfig
 from flockrl.core.errors import UsageError
@@ -80,6 +81,8 @@ class HAPPO(_PPO):
 
     def __init__(self, spec: EnvSpec, config: HAPPOConfig, envs: int, updates: int):
         check_team(spec, "happo, haa2c and hatrpo", "happo")
+        if models_opponents(config):
+            raise UsageError("happo, haa2c and hatrpo predict nobody's actions: use mappo or ippo.")
         super().__init__(spec, config, envs, updates)
         self.critics = [make_network(spec, self.config, 1)]
 

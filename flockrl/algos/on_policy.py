@@ -17,6 +17,7 @@ import numpy as np
 from flockrl.algos.counterfactual import ChoiceCritic
 from flockrl.algos.defaults import settle
 from flockrl.algos.on_policy_config import Reads
+from flockrl.algos.opponents import foreseen_size
 from flockrl.algos.parts import adam, check_layers, joint, layer_names, lr_factor, mean, var
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, pooling, take
@@ -66,7 +67,7 @@ class OnPolicy(StochasticPolicy, ABC):
 
     def __init__(self, spec: EnvSpec, config: Any, envs: int, updates: int, critic: Reads):
         config, self.note = settle(config, spec, envs, updates)
-        super().__init__(spec, config)
+        super().__init__(spec, config, foreseen_size(spec, config))
         self.envs, self.updates = envs, updates
         self.critic: Any = critic
         self.critics: list[Network] = []

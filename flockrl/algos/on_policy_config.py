@@ -68,7 +68,8 @@ class OnPolicyConfig(PolicyConfig, CreditConfig):
     """Settings that the on-policy families share."""
 
     gamma: float | None = None
-    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
+    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100, and 1 in games
+    that are won or lost."""
     entropy: float = 0.01
     """Weight of the entropy bonus."""
     normalize_advantage: bool = True

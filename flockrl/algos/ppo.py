@@ -22,6 +22,7 @@ from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
+from flockrl.algos.opponents import models_opponents, others_moves, prediction
 from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
@@ -61,6 +62,9 @@ class PPOConfig(OnPolicyConfig):
     magnet_rate: float = 1.0
     """How far the magnet moves towards the policy before each update: 1 makes it that policy, as in mirror descent; a
     small number makes it follow slowly."""
+    model_opponents: float | None = None
+    """Weight of a loss by which each agent learns to predict the other agents' actions from its own features (with no
+    number after it, 0.5); by default nothing is predicted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +80,7 @@ class PPOConfig(OnPolicyConfig):
             target_kl=self.target_kl is None or self.target_kl > 0,
             magnet=self.magnet >= 0,
             magnet_rate=0 <= self.magnet_rate <= 1,
+            model_opponents=self.model_opponents is None or self.model_opponents >= 0,
         )
 
 
@@ -85,6 +90,7 @@ class Batch(NamedTuple):
     weight: 1 where an agent acted; known: 1 where its return was running, which critics learn. None for everywhere.
     magnet: what the magnet's networks say, one entry per group, or () where there is no magnet.
     factor: [B, T] what a step weighs in a policy's loss, None for 1.
+    moves: what all agents did and whether they had a choice, [B, T, N] each, where it is to be predicted, else ().
     """
 
     seen: Observation
@@ -98,6 +104,7 @@ class Batch(NamedTuple):
     value: Array
     magnet: tuple[Array, ...]
     factor: Array | None
+    moves: tuple[Array, ...]
     actor_memory: PyTree
     critic_memory: PyTree
 
@@ -120,7 +127,7 @@ FAMILY = Family(
     factorised=True,
     bonus="advantage",
     central=lambda config: config.critic != "own",
-    grows=lambda config: not _slow_magnet(config),
+    grows=lambda config: not _slow_magnet(config) and not models_opponents(config),
 )
 
 
@@ -161,10 +168,11 @@ class _PPO(OnPolicy):
         normal, paid = self._normal_advantage(state.paid, earned, advantage, weight)
         normal = self._with_bonus(normal, trajectory)
         magnet, pulls = self._magnet(state, trajectory, seen)
+        moves = others_moves(self.spec, trajectory) if models_opponents(self.config) else ()
         batch = Batch(
             seen, weight, known, trajectory.first, trajectory.action,
             trajectory.extras["logp"], normal, (returns - offset) / std,
-            (value - offset) / std, pulls, None, trajectory.memory, state.critic_memory,
+            (value - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
         )  # fmt: skip
         lr = self._lr(state)
         params = {**state.params, **critics}
@@ -242,7 +250,7 @@ class _PPO(OnPolicy):
     def _loss(self, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """The clipped surrogate and the value error of one minibatch, each group's mean added up."""
         batch, first = self._in_time(batch)
-        outs, _ = self.actor(params["actor"], batch.seen, batch.actor_memory, first)
+        outs, foreseen = self._outputs(params["actor"], batch, first)
         values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
         chosen = None
         if self.choice_critic is not None:
@@ -265,9 +273,16 @@ class _PPO(OnPolicy):
             if batch.magnet:
                 apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
                 total = total + self.config.magnet * mean(apart, weight)
+            told: dict[str, Array] = {}
+            if batch.moves:
+                learns = None if batch.weight is None else take(batch.weight, group, 2)
+                surprise, right = prediction(self.spec, group, foreseen[i], batch.moves, learns)  # type: ignore[arg-type]
+                total = total + self.config.model_opponents * surprise
+                told = {"opponent_loss": surprise, "opponent_accuracy": right}
             kl = mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
             rows.append(
                 {
+                    **told,
                     "policy_loss": policy_loss,
                     "value_loss": value_loss,
                     "entropy": bonus,
@@ -276,6 +291,11 @@ class _PPO(OnPolicy):
                 }
             )
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]
+
+    def _outputs(self, actor: PyTree, batch: Batch, first: Array | None) -> tuple[list[Array], list[Array]]:
+        """What each group's policy says of a minibatch and, where that is learned, what it predicts of others."""
+        given = actor, batch.seen, batch.actor_memory, first
+        return self.actor.foresee(*given) if batch.moves else (self.actor(*given)[0], [])
 
     def _in_time(self, batch: Batch) -> tuple[Batch, Array | None]:
         """A minibatch with axes [T, B] again and its `first`, where networks follow the steps in order."""

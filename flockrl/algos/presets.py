@@ -37,6 +37,7 @@ MMD = {
     "gamma": 1.0, "gae_lambda": 1.0, "entropy": 0.0, "magnet": 0.2, "magnet_rate": 0.02, "lr": 1e-3, "epochs": 4,
     "minibatches": 1, "rollout_steps": 64, "share": "all",
 }  # fmt: skip
+LEAGUE = {"self_play": "league", "pool_size": 24}
 COMA = {**CENTRAL, "credit": "counterfactual"}
 A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
 
@@ -51,6 +52,7 @@ PRESETS: dict[str, Preset] = {
     "hatrpo": Preset("hatrpo", {"entropy": 0.0}, "trust regions for agents that share nothing, one after the other"),
     "coma": Preset("ppo", COMA, "MAPPO whose agents compare their action with their other ones"),
     "mmd": Preset("ppo", {**OWN, **MMD}, "magnetic mirror descent: PPO near a policy that follows slowly, for games"),
+    "league": Preset("ppo", {**OWN, **LEAGUE}, "PPO in a league: main agents, and exploiters who look for weaknesses"),
     "vdac": Preset("vdac", A2C, "actor-critic whose agents' values add up to the team's"),
     "vdac_mix": Preset("vdac", {**A2C, "mixer": "monotonic"}, "VDAC with values mixed monotonically by the state"),
     "reinforce": Preset("reinforce", OWN_BASE, "REINFORCE for one agent", "ireinforce or mareinforce"),

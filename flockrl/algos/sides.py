@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flockrl.algos.opponents import note_moves
 from flockrl.algos.parts import joint, own_key
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import interleave, pick_agents
@@ -30,8 +31,8 @@ class Player(NamedTuple):
 
     spec: of its agents, a part of the whole. algorithm: an `Algorithm`, or an `Actor` where it does not learn.
     central, actions: whether the learner reads what all agents see, and what the others do. learns: whether it is
-    updated at all. for_all: whether its policy was made for all agents; then it sees them all, and what it would do for
-    others is left out.
+    updated at all. models: whether it predicts what the others do. for_all: whether its policy was made for all agents;
+    then it sees them all, and what it would do for others is left out.
     """
 
     spec: EnvSpec
@@ -39,6 +40,7 @@ class Player(NamedTuple):
     central: bool = False
     actions: bool = False
     learns: bool = True
+    models: bool = False
     for_all: bool = False
 
 
@@ -175,7 +177,8 @@ def side_trajectory(whole: EnvSpec, player: Player, trajectory: Trajectory, code
         next_avail=following.avail, next_state=next_state, next_neighbours=following.neighbours,
         next_alive=following.alive,
         action=_own_actions(whole, part, trajectory.action), **columns,
-        extras={name: pick_agents(x, places, 2) for name, x in trajectory.extras.items()},
+        extras={name: pick_agents(x, places, 2) for name, x in trajectory.extras.items()}
+        | (note_moves(whole, trajectory) if player.models else {}),
     )  # fmt: skip
 
 

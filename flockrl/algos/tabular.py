@@ -51,7 +51,8 @@ class TabularConfig(BonusConfig):
     lr_schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run, if at all."""
     gamma: float | None = None
-    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
+    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100, and 1 in games
+    that are won or lost."""
     optimism: float = 0.0
     """Initial value of all actions; a high one makes even greedy agents try everything."""
     explore_start: float = 1.0

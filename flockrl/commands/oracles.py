@@ -1,7 +1,11 @@
-"""flockrl train psro and flockrl train fictitious: pools of exact best responses in games that can be enumerated."""
+"""flockrl train psro and flockrl train fictitious: pools of best responses, exact where a game can be enumerated, or
+learned by an algorithm."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,8 +32,18 @@ class PSROFlags:
     """A matrix game or a game with hidden information, as SUITE/NAME[:setting=value,...], or a file of payoffs."""
     meta: Literal["nash", "uniform", "alpha-rank"] = "nash"
     """How the pools are mixed; uniform is fictitious play."""
-    iterations: int = 100
-    """Rounds, in each of which a best response of every player joins its pool."""
+    iterations: int | None = None
+    """Rounds, in each of which a best response of every player joins its pool; by default 100, or 10 with --oracle."""
+    oracle: str | None = None
+    """Learn the responses with this algorithm, in any environment with several sides; by default they are exact."""
+    oracle_steps: int = 50_000
+    """Environment steps in which a response is learned."""
+    episodes: int = 400
+    """Episodes in which two policies meet, to measure what they get; with --oracle."""
+    envs: int = 16
+    """Parallel environments in which responses are learned."""
+    seed: int = 0
+    """Random seed; with --oracle."""
     out: Path | None = None
     """The directory that the pools are written to; by default a fresh one under runs/."""
     quiet: bool = False
@@ -40,22 +54,66 @@ def train_psro(name: str, words: list[str]) -> int:
     """name: psro, or fictitious for uniform mixtures."""
     if name == "fictitious":
         words = [*words, "--meta", "uniform"]
-    about = "Policy-space response oracles: pools that grow by exact best responses, until nobody gains by one."
+    about = "Policy-space response oracles: pools that grow by best responses, exact or (--oracle) learned."
     given = parse(PSROFlags, words, f"flockrl train {name}", about)
     prepare()
+    rounds = given.iterations if given.iterations is not None else (10 if given.oracle else 100)
+    if given.oracle is not None:
+        return _learned(name, given, rounds)
     form, what, shown = _open(given.game)
     from flockrl.games.psro import psro
 
     points: list[tuple[int, float]] = []
-    short = f"{name}-{given.game.partition(':')[0].replace('/', '-')}"
-    with new_directories(given.out, short, [0]) as (path,):
-        if any((path / file).exists() for file in (RESULT, METRICS, POLICIES)):
-            raise UsageError(f"{path} already holds something: choose another --out.")
-        found = psro(form, given.iterations, given.meta, lambda size, gap: points.append((size, gap.nash_conv)))
+    with _fresh(name, given) as path:
+        found = psro(form, rounds, given.meta, lambda size, gap: points.append((size, gap.nash_conv)))
         _write(path, given, name, form, found, points, shown)
     if not given.quiet:
         _tell(given, form, what, found, points)
         print(f"wrote {path / POLICIES}, {path / RESULT}")
+    return 0
+
+
+@contextlib.contextmanager
+def _fresh(name: str, given: PSROFlags) -> Iterator[Path]:
+    """The directory to write to."""
+    short = f"{name}-{given.game.partition(':')[0].replace('/', '-')}"
+    with new_directories(given.out, short, [0]) as (path,):
+        if any((path / file).exists() for file in (RESULT, METRICS, POLICIES)):
+            raise UsageError(f"{path} already holds something: choose another --out.")
+        yield path
+
+
+def _learned(name: str, given: PSROFlags, rounds: int) -> int:
+    """Pools of learned responses. Their runs stand under the directory; the mixtures' weights are in the result."""
+    from flockrl.training.pools import Round, learned_psro
+
+    def tell(now: Round) -> None:
+        if not given.quiet:
+            exact = "" if now.nash_conv is None else f" NashConv {now.nash_conv:.6f}"
+            gain = "" if now.gain is None else f" learned responses gain {now.gain:.4f} by playing (sum over sides)"
+            print(f"{now.policies:,} policies:{exact}{',' * bool(exact and gain)}{gain}")
+
+    with _fresh(name, given) as path:
+        found = learned_psro(
+            given.game, str(given.oracle), steps=given.oracle_steps, rounds=rounds, meta=given.meta,
+            episodes=given.episodes, envs=given.envs, seed=given.seed, out=path, each=tell,
+        )  # fmt: skip
+        (path / METRICS).write_text("".join(json.dumps(row._asdict()) + "\n" for row in found.rounds))
+        write_json(
+            path / RESULT,
+            {
+                "algorithm": name, "env": given.game, "meta": given.meta, "oracle": given.oracle,
+                "oracle_steps": given.oracle_steps, "rounds": rounds, "nash_conv": found.nash_conv,
+                "weights": {side: w.tolist() for side, w in found.weights.items()},
+                "runs": {side: [str(run.relative_to(path)) for run in runs] for side, runs in found.runs.items()},
+                "payoffs": None if found.payoffs is None else found.payoffs.tolist(),
+            },
+        )  # fmt: skip
+    if not given.quiet:
+        for side, weights in found.weights.items():
+            print(f"{side}: " + " ".join(f"{w:.3f}" for w in weights) + " (weights; the first policy is untrained)")
+        end = "" if found.nash_conv is None else f"NashConv of the last mixtures {found.nash_conv:.6f}, exactly; "
+        print(f"{end}wrote {path / RESULT}")
     return 0
 
 

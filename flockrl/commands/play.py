@@ -39,7 +39,8 @@ class EvalFlags:
     """Play in this environment instead, which must have the same agents and spaces, or other numbers of agents where
     the networks do not depend on these (--net entities)."""
     against: str | None = None
-    """Who plays the other sides instead, as SIDE=PLAYER,...: a run (of several seeds, each), random, or a script."""
+    """Who plays the other sides instead, as SIDE=PLAYER,...: a run (of several seeds, each), a policy that comes with
+    the environment, random, or a script."""
     channel: str | None = None
     """Let messages take another channel than in training, as name=value,...: loss, delay, noise, bits, topology, ..."""
     silence: bool = False
@@ -126,12 +127,16 @@ def _scripted(given: Any, pictures: Sequence[Any]) -> int:
     """A policy that comes with an environment."""
     from flockrl.training.scripted import Scripted
 
-    for name in ("explore", "best", "against", "record"):
+    for name in ("best", "record", *(["explore"] if given.against is None else [])):
         if getattr(given, name):
             raise UsageError(f"--{name} is for a run: leave it out with --policy.")
     if given.env is not None:
         raise UsageError("With --policy, name the environment in place of RUN, and leave out --env.")
     team = Scripted(given.policy, given.run.as_posix())
+    if given.against is not None:
+        if pictures:
+            raise UsageError("--against only counts: leave out --gif and --plot.")
+        return _against([team], given)
     _tell(team, team.evaluate(given.episodes, given.seed))
     _draw(team, given, pictures)
     return 0
@@ -199,7 +204,8 @@ def _against(runs: Sequence[Any], given: Any) -> int:
     spec, scores = runs[0].env.spec, []
     for run in runs:
         for other in opponents(given.against):
-            players = {side: other.get(side, run) for side in {**spec.parties, **other}}
+            team = given.policy or run
+            players = {side: other.get(side, team) for side in {**spec.parties, **other}}
             result = match(players, run.env, episodes=given.episodes, seed=given.seed, explore=given.explore)
             scores.append([float(result.per_agent[list(own)].mean()) for own in spec.parties.values()])
             told = ", ".join(f"{side} {x:.3f}" for side, x in zip(spec.parties, scores[-1], strict=True))

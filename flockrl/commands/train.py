@@ -83,7 +83,7 @@ def train(words: list[str]) -> int:
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function).\n")
         print("algorithms: " + ", ".join(algorithms()))
-        print("in games that can be enumerated, pools of exact best responses: " + ", ".join(POOLS))
+        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOLS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
     if words[0] in POOLS:
         from flockrl.commands.oracles import train_psro
@@ -188,7 +188,7 @@ def _join_data(words: list[str]) -> list[str]:
     return joined
 
 
-BARE = {"--self-play": "uniform"}
+BARE = {"self-play": "uniform", "model-opponents": "0.5"}
 """Flags that may stand alone, and what they mean then."""
 
 
@@ -196,7 +196,8 @@ def _bare(words: list[str]) -> list[str]:
     """The words, with the value of each flag that stands alone."""
     found: list[str] = []
     for word, following in zip(words, [*words[1:], "--"], strict=False):
-        found += [word, BARE[word]] if word in BARE and following.startswith("--") else [word]
+        name = word.removeprefix("--").rpartition(".")[2] if word.startswith("--") else ""
+        found += [word, BARE[name]] if name in BARE and following.startswith("--") else [word]
     return found
 
 

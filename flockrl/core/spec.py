@@ -45,8 +45,9 @@ class EnvSpec:
     place in the team: those that share parameters are then never told apart. `counterfactual` says whether the
     environment tells what a step would have paid without an agent (`counterfactual_reward`, see `envs.api`).
     `entities[i]` describes agent i's observation as a set of entities, () where nobody does. `graph[i]` are the agents
-    that agent i perceives where that never changes, as on a lattice; () elsewhere. `whole` is the spec that this one is
-    a `part` of, or None.
+    that agent i perceives where that never changes, as on a lattice; () elsewhere. `undiscounted` says that episodes
+    end by themselves and only the sum of rewards counts, as in a game that is won or lost: learners then do not
+    discount unless they are told to. `whole` is the spec that this one is a `part` of, or None.
 
     Actions are arrays [N] int32 where all agents have `Discrete` ones. Otherwise they are [N, W] float32, one row
     of numbers per agent: real ones, or the numbers of its choices.
@@ -67,6 +68,7 @@ class EnvSpec:
     counterfactual: bool = False
     entities: tuple[Entities, ...] = ()
     graph: tuple[tuple[int, ...], ...] = ()
+    undiscounted: bool = False
     whole: EnvSpec | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -207,6 +209,7 @@ def spec_to_json(spec: EnvSpec) -> dict[str, Any]:
         "respawn": spec.respawn,
         "anonymous": spec.anonymous,
         "counterfactual": spec.counterfactual,
+        **({"undiscounted": True} if spec.undiscounted else {}),
         **({"entities": [entities_to_json(x) for x in spec.entities]} if spec.entities else {}),
         **({"graph": [list(near) for near in spec.graph]} if spec.graph else {}),
     }
@@ -253,6 +256,7 @@ def spec_from_json(saved: Any) -> EnvSpec:
         respawn=saved.get("respawn") is True,
         anonymous=saved.get("anonymous") is True,
         counterfactual=saved.get("counterfactual") is True,
+        undiscounted=saved.get("undiscounted") is True,
         entities=tuple(entities_from_json(x) for x in _list(saved.get("entities", []), "entities")),
         graph=tuple(
             tuple(_whole(j, "graph", 0) for j in _list(near, "graph"))

@@ -53,6 +53,8 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
             return Advice(name, POSSIBLE, f"meant for several agents: with one agent, {alone} is the plain form")
     if "comm" in preset.settings:
         return Advice(name, POSSIBLE, _talk(facts))
+    if "self_play" in preset.settings:
+        return Advice(name, POSSIBLE, "learners that look for each other's weaknesses share the steps: for long runs")
     if "mean_field" in preset.settings:
         crowd = facts.agents >= MANY
         why = f"sees the mean of what the other {facts.agents - 1} did" if crowd else "made for very many agents"

@@ -85,7 +85,13 @@ def _mixtures(form: SequenceForm, plans: list[np.ndarray], meta: Meta) -> list[n
         return [np.full(len(pool), 1.0 / len(pool)) for pool in plans]
     if form.players != 2:
         raise UsageError(f"The meta-solver {meta} is for two players: use uniform.")
-    payoffs = np.stack([_payoffs(form, plans, player) for player in range(2)], -1)
+    return mix(np.stack([_payoffs(form, plans, player) for player in range(2)], -1), meta)
+
+
+def mix(payoffs: np.ndarray, meta: Meta) -> list[np.ndarray]:
+    """The mixtures of two players' pools, from what their policies get against each other [K0, K1, 2]."""
+    if meta == "uniform":
+        return [np.full(count, 1.0 / count) for count in payoffs.shape[:2]]
     if meta == "nash":
         return list(zero_sum((payoffs[..., 0] - payoffs[..., 1]) / 2)[1:])
     if payoffs[..., 0].size > MOST_PROFILES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -55,24 +55,34 @@ class Examiner:
         return _gap_of_rounds(self.game, answers)
 
     def _gap_of_mixture(self, member: Actor, mixture: Mixture, sampled: bool) -> Gap:
-        """The same for a policy that is drawn as an episode begins: by what its players do with which probability."""
+        """The same for a policy that is drawn as an episode begins."""
         odds = np.asarray(mixture.odds, float)
+        players = len(self.env.spec.agents)
         each = [
-            (weight, list(self._answers(member, jax.tree.map(lambda x, k=k: x[k], mixture.params), sampled)))
+            ([weight] * players, jax.tree.map(lambda x, k=k: x[k], mixture.params))
             for k, weight in enumerate(odds / odds.sum())
-            if weight > 0
         ]
+        return self.gap_of_pools(member, each, sampled)
+
+    def gap_of_pools(
+        self, actor: Algorithm | Actor, pools: Sequence[tuple[Sequence[float], PyTree]], sampled: bool = True
+    ) -> Gap:
+        """The same where each player draws one of several policies as an episode begins: by what it does with which
+        probability. pools: how likely each player [N] draws a team's policy, and that team's parameters."""
+        each = [(odds, list(self._answers(actor, params, sampled))) for odds, params in pools if max(odds) > 0]
         if isinstance(self.game, Extensive):
             seats, form = self.game.form.seats, self.game.form
             plans = [[s.plan(p) for s, p in zip(seats, _to_policies(self.game, a), strict=True)] for _, a in each]
-            mean: list[Any] = [sum(w * p[i] for (w, _), p in zip(each, plans, strict=True)) for i in range(len(seats))]
+            mean: list[Any] = [
+                sum(w[i] * p[i] for (w, _), p in zip(each, plans, strict=True)) for i in range(len(seats))
+            ]
             return form.gap([seat.policy(plan) for seat, plan in zip(seats, mean, strict=True)])
         if isinstance(self.game, MarkovGame):
             raise UsageError(
                 f"{self.game.name} is solved by its states, and this policy is a mixture that remembers its draw: its "
                 "exploitability cannot be computed exactly."
             )
-        rounds: list[Any] = [sum(w * a[t] for w, a in each) for t in range(len(each[0][1]))]
+        rounds: list[Any] = [sum(np.asarray(w)[None, :, None] * a[t] for w, a in each) for t in range(len(each[0][1]))]
         return _gap_of_rounds(self.game, rounds)
 
     def samples(self, actor: Algorithm | Actor, params: PyTree) -> bool:

@@ -26,6 +26,7 @@ class Network(nn.Module):
 
     entities: a torso that reads observations as sets of entities, in the place of the MLP.
     exchange: modules through which agents talk between memory and output, one for each round, see `comm.exchange`.
+    foreseen: outputs of a second linear layer beside the first, which predicts what others do.
     """
 
     sizes: tuple[int, ...]
@@ -39,6 +40,7 @@ class Network(nn.Module):
     kernel: str | None = None
     entities: EntityTorso | None = None
     exchange: tuple[nn.Module, ...] = ()
+    foreseen: int = 0
 
     def setup(self) -> None:
         for name, shape in eyes(self.sight).items():
@@ -54,6 +56,8 @@ class Network(nn.Module):
             self.gru = GRU(self.memory)
             self.joined = Dense(self.sizes[-1], 2.0**0.5)
         self.head = Dense(self.outputs, self.out_scale)
+        if self.foreseen:
+            self.foresight = Dense(self.foreseen, self.out_scale)
         if self.log_std:
             self.spread = self.param("log_std", nn.initializers.constant(-0.5), (self.outputs,))
 
@@ -91,6 +95,10 @@ class Network(nn.Module):
         """[..., n, outputs] from features [..., n, F]."""
         out = self.head(x)
         return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1) if self.log_std else out
+
+    def foresee(self, x: Array) -> Array:
+        """[..., n, foreseen] from features [..., n, F]."""
+        return self.foresight(x)
 
     def speak(self, x: Array, obs: Array, number: int) -> tuple[Array, Array | None, Array | None]:
         """What agents with features x [..., n, F] say in a round: messages, gates and urges."""

@@ -28,7 +28,8 @@ class TeamNetwork:
     """One network per group. Holds what is static; its methods are pure.
 
     config: has hidden, activation, kernel, agent_ids, memory and memory_size and, where agents may talk, what
-    `comm.settings.CommConfig` has. widths: outputs of each group's network. Parameters are a tuple with an entry per
+    `comm.settings.CommConfig` has. widths: outputs of each group's network; foreseen: those that predict what others
+    do. Parameters are a tuple with an entry per
     group, memories too; where messages are on their way between steps, memory is a pair of that tuple and the mail.
 
     recurrent: whether outputs depend on earlier steps, so that learning has to follow them in order. stateful: whether
@@ -44,15 +45,17 @@ class TeamNetwork:
         *,
         log_std: Sequence[bool] | None = None,
         out_scale: float = 0.01,
+        foreseen: int = 0,
     ):
         self.spec, self.groups = spec, groups
         self.memory_size = config.memory_size if config.memory == "gru" else 0
         self.talk = None if getattr(config, "comm", "none") == "none" else Talk(spec, config, widths)
         self.stateful = self.memory_size > 0 or (self.talk is not None and self.talk.stateful)
         self.recurrent = self.memory_size > 0 or (self.talk is not None and self.talk.delay > 0)
+        beside = {"out_scale": out_scale, "foreseen": foreseen}
         spreads = log_std or [False] * len(groups)
         self.nets = [
-            make_network(spec, config, width, group, ids=ids(spec, group, config), log_std=spread, out_scale=out_scale)
+            make_network(spec, config, width, group, ids=ids(spec, group, config), log_std=spread, **beside)
             for group, width, spread in zip(groups, widths, spreads, strict=True)
         ]
         if self.talk is not None:
@@ -117,6 +120,13 @@ class TeamNetwork:
         outs, memory, _ = self._run(params, seen, memory, first if self.recurrent else None)
         return outs, memory
 
+    def foresee(
+        self, params: Sequence[PyTree], seen: Observation, memory: PyTree, first: Array | None
+    ) -> tuple[list[Array], list[Array]]:
+        """Outputs as of `__call__`, and what each group predicts of others [..., n, foreseen]."""
+        features, _, _ = self._features(params, seen, memory, first if self.recurrent else None)
+        return self._heads(params, features), self._heads(params, features, "foresee")
+
     def alone(self, index: int, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> Array:
         """Output [..., n, width] of one group's network, for teams that do not talk; else as `__call__`."""
         group, own = self.groups[index], self._apart(memory)[0][index]
@@ -128,11 +138,18 @@ class TeamNetwork:
         self, params: Sequence[PyTree], seen: Observation, memory: PyTree, first: Array | None
     ) -> tuple[list[Array], PyTree, Array | None]:
         """The same, and the counts of messages [..., N, 4], where agents talk."""
+        features, after, tally = self._features(params, seen, memory, first)
+        return self._heads(params, features), after, tally
+
+    def _features(
+        self, params: Sequence[PyTree], seen: Observation, memory: PyTree, first: Array | None
+    ) -> tuple[list[Array], PyTree, Array | None]:
+        """The same with what the heads read [..., n, F] instead of outputs."""
         if self.talk is not None and self.talk.early:
             assert first is not None
             speak, hear = self._mouths_and_ears(params, seen)
             hs, mails, counts = early_talk(self, params, seen, self._apart(memory), first, speak, hear)
-            return self._heads(params, hs), mails, counts
+            return list(hs), mails, counts
         own, mail = self._apart(memory)
         parts = list(zip(self.nets, params, self.groups, own, strict=True))
         found: list[Any] = [
@@ -143,11 +160,11 @@ class TeamNetwork:
             speak, hear = self._mouths_and_ears(params, seen)
             features, mail, tally = self.talk(speak, hear, features, seen, mail, first)
             after = (after, mail) if self.talk.stateful else after
-        return self._heads(params, features), after, tally
+        return features, after, tally
 
-    def _heads(self, params: Sequence[PyTree], features: Sequence[Array]) -> list[Array]:
+    def _heads(self, params: Sequence[PyTree], features: Sequence[Array], which: str = "output") -> list[Array]:
         outs: list[Any] = [
-            net.apply({"params": p}, f, method="output") for net, p, f in zip(self.nets, params, features, strict=True)
+            net.apply({"params": p}, f, method=which) for net, p, f in zip(self.nets, params, features, strict=True)
         ]
         return outs
 
@@ -236,6 +253,8 @@ def _whole(net: Network, x: Array, memory: Any, first: Array | None, agents: int
             net.hear(before, said, own, links, links, number)
         else:
             features = net.hear(features, said, own, links, links, number)
+    if net.foreseen:
+        net.foresee(features)
     return net.output(features)
 
 

@@ -18,16 +18,17 @@ from flockrl.policies.network import TeamNetwork
 class StochasticPolicy:
     """Holds what is static (the team's network, groups, settings). Its methods are pure.
 
-    config: a `PolicyConfig`. What `act` takes as params: {"actor": one entry per group, "obs_moments"}.
+    config: a `PolicyConfig`; foreseen: see `TeamNetwork`. What `act` takes as params: {"actor": one entry per group,
+    "obs_moments"}.
     """
 
-    def __init__(self, spec: EnvSpec, config: Any):
+    def __init__(self, spec: EnvSpec, config: Any, foreseen: int = 0):
         self.spec, self.config = spec, config
         self.groups = make_groups(spec, config.share)
         self.heads = [make_head(spec, group) for group in self.groups]
         self.actor = TeamNetwork(
             spec, self.groups, config, [head.width for head in self.heads],
-            log_std=[head.log_std for head in self.heads],
+            log_std=[head.log_std for head in self.heads], foreseen=foreseen,
         )  # fmt: skip
         self.recurrent = self.actor.recurrent
 

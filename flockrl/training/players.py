@@ -10,10 +10,12 @@ import jax
 
 from flockrl.algos.assembly import Side, Sides, check_sides, make_players
 from flockrl.algos.presets import algorithms, make_config
-from flockrl.algos.sides import compose
+from flockrl.algos.sides import Player, compose, scripted
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.rundir import CONFIG, find_runs
-from flockrl.core.types import EnvSpec, EvalResult, PyTree
+from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, EvalResult, Observation, PyTree
+from flockrl.envs.api import Knowing
+from flockrl.envs.opened import Opened
 from flockrl.envs.registry import make
 from flockrl.evaluation.playing import make_player, summarize
 from flockrl.training.run import Run
@@ -45,7 +47,7 @@ def make_sides(players: Mapping[str, Any], settings: Mapping[str, Any], spec: En
 
 
 def make_side(name: str, player: Any, settings: Any, spec: EnvSpec) -> Side:
-    """One player. player: a `Run`, a function, or a word; settings: of a learner, by name."""
+    """One player. player: a `Run`, a function, a word, or already a `Side`; settings: of a learner, by name."""
     if not isinstance(settings, Mapping):
         raise UsageError(f"Settings of the side {name} must be given by name, not as {settings!r}.")
     side = _side(name, player, settings, spec)
@@ -55,6 +57,8 @@ def make_side(name: str, player: Any, settings: Any, spec: EnvSpec) -> Side:
 
 
 def _side(name: str, player: Any, settings: Mapping[str, Any], spec: EnvSpec) -> Side:
+    if isinstance(player, Side):
+        return player
     if isinstance(player, Run):
         return _frozen(name, player, "", spec)
     if callable(player):
@@ -130,7 +134,8 @@ def match(
 ) -> EvalResult:
     """Play whole episodes between policies that were trained apart: {"adversary": run, "agent": "random"}.
 
-    players: for each side a `Run` or its directory (or RUN:SIDE), a function, or "random". env: where they play, by
+    players: for each side a `Run` or its directory (or RUN:SIDE), a function, the name of a policy that comes with the
+    environment, or "random". env: where they play, by
     default the environment of the first run.
     """
     if episodes < 1:
@@ -139,14 +144,44 @@ def match(
     if env is None and first is None:
         raise UsageError("Say where they play with env=..., or name a run for one of the sides.")
     place = make(env) if env is not None else first.env  # type: ignore[union-attr]
-    sides = make_sides(players, {}, place.spec)
+    known = {side: own for side, word in players.items() if (own := _known(place, word)) is not None}
+    sides = make_sides({**players, **dict.fromkeys(known, RANDOM)}, {}, place.spec)
     for name, side in sides.learners.items():
         raise UsageError(f"{name}={side.algorithm}: in a match a side is played by a run, {RANDOM!r} or a script.")
     seats = make_players(place.spec, sides, 1, 1, 1)
+    if known:
+        place, seats = Opened(place), {name: _unaware(seat) for name, seat in seats.items()}
+        seats |= {name: seats[name]._replace(algorithm=own, for_all=True) for name, own in known.items()}
     params = dict.fromkeys(seats, ()) | frozen_params(sides)
     workers = first.config.options.workers if first is not None else None
     play = make_player(compose(place.spec, seats), place, episodes, explore, workers)
     return summarize(*play(params, jax.random.key(seed)))
+
+
+def _known(env: Any, word: Any) -> Algorithm | None:
+    """The policy of that name which comes with an environment."""
+    policies: dict[str, Knowing] = getattr(env, "policies", {})
+    return knowing(env.spec, policies[word]) if isinstance(word, str) and word in policies else None
+
+
+def knowing(spec: EnvSpec, policy: Knowing) -> Algorithm:
+    """A policy of one opened environment as a player of many."""
+
+    def act(_: EnvSpec, seen: Observation, key: Array) -> Array:
+        keys = jax.random.split(key, len(seen.obs))
+        return jax.vmap(policy)(seen.state, seen._replace(state=None), keys)
+
+    return scripted(spec, act)
+
+
+def _unaware(player: Player) -> Player:
+    """A player in an environment that is opened for another one."""
+    actor = player.algorithm
+
+    def act(params: PyTree, seen: Observation, memory: PyTree, key: Any, explore: bool) -> Any:
+        return actor.act(params, seen._replace(state=None), memory, key, explore)
+
+    return player._replace(algorithm=Actor(act, actor.memory))
 
 
 def _opened(player: Any) -> Any:

@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from flockrl.algos.sides import random_side, scripted
+from flockrl.algos.sides import random_side
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.types import Algorithm, Array, EnvSpec, EvalResult, Observation
+from flockrl.core.types import Algorithm, EnvSpec, EvalResult
 from flockrl.envs.api import Knowing
 from flockrl.envs.opened import Opened
 from flockrl.envs.registry import make
 from flockrl.evaluation.episodes import Episode
 from flockrl.evaluation.playing import make_player, record_episode, summarize
-from flockrl.training.players import RANDOM
+from flockrl.training.players import RANDOM, knowing
 
 
 class Scripted:
@@ -28,7 +28,7 @@ class Scripted:
         if policy != RANDOM and policy not in known:
             raise UsageError(f"{self.spec.name} has no policy {policy!r}.{nearest(policy, [*known, RANDOM])}")
         self.env = place if policy == RANDOM else Opened(place)
-        self.algorithm: Algorithm = random_side(self.spec) if policy == RANDOM else _knowing(self.spec, known[policy])
+        self.algorithm: Algorithm = random_side(self.spec) if policy == RANDOM else knowing(self.spec, known[policy])
         self.path = f"{policy} in {env if isinstance(env, str) else self.spec.name}"
         self.config = SimpleNamespace(algorithm=policy, env=self.spec.name, config=None)
 
@@ -45,13 +45,3 @@ class Scripted:
     def episode(self, seed: int = 0, explore: bool = False, best: bool = False) -> Episode:
         """One episode in full, for drawing."""
         return record_episode(self.algorithm, self.env, (), jax.random.key(seed), explore)
-
-
-def _knowing(spec: EnvSpec, policy: Knowing) -> Algorithm:
-    """A policy of one opened environment as a player of many."""
-
-    def act(_: EnvSpec, seen: Observation, key: Array) -> Array:
-        keys = jax.random.split(key, len(seen.obs))
-        return jax.vmap(policy)(seen.state, seen._replace(state=None), keys)
-
-    return scripted(spec, act)

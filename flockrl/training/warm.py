@@ -12,6 +12,7 @@ import numpy as np
 from flockrl.algos.assembly import Sides
 from flockrl.algos.parts import check_layers, in_layers, layer_names
 from flockrl.algos.wrappers.adversary import AttackState
+from flockrl.algos.wrappers.league import LeagueState, first
 from flockrl.algos.wrappers.self_play import SelfPlayState
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec, PyTree
@@ -130,6 +131,10 @@ def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec |
         return {**learner, side: taken}, note
     if isinstance(source, SelfPlayState | AttackState):
         source = source.learner
+    if isinstance(source, LeagueState):
+        source = first(source.learners)
+    if isinstance(learner, LeagueState):
+        raise UsageError("The learners of a league begin anew: leave out --init-from.")
     if spec is not None and not side:
         source = resized(source, run.spec, spec)
     if isinstance(learner, SelfPlayState | AttackState):  # whom it practises with begins anew

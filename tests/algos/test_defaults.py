@@ -15,12 +15,23 @@ from flockrl.algos.defaults import settle
 from flockrl.algos.ppo import _PPO, PPOConfig
 from flockrl.algos.presets import make_config
 from flockrl.algos.returns import monte_carlo
+from flockrl.core.spec import spec_from_json, spec_to_json
 from flockrl.core.types import Box, Discrete, EnvSpec
 from flockrl.envs import make
 
 
 def world(steps: int) -> EnvSpec:
     return EnvSpec("test", ("a_0", "a_1"), (Box((3,)),) * 2, (Discrete(2),) * 2, steps)
+
+
+@pytest.mark.parametrize(("game", "gamma"), [("kuhn", 1.0), ("connect_four", 1.0), ("soccer", 0.99), ("chicken", 0.96)])
+def test_games_that_are_won_or_lost_are_not_discounted(game: str, gamma: float):
+    spec = make(f"games/{game}").spec
+    for name in ("ippo", "iql"):
+        assert settle(make_config(name, {}), spec, 4, 10)[0].gamma == pytest.approx(gamma)
+    assert settle(make_config("ippo", {"gamma": 0.5}), spec, 4, 10)[0].gamma == 0.5
+    assert spec_from_json(spec_to_json(spec)).undiscounted == spec.undiscounted
+    assert spec.part([0]).undiscounted == spec.undiscounted
 
 
 @pytest.mark.parametrize(("steps", "gamma"), [(1, 0.95), (20, 0.95), (25, 0.96), (50, 0.98), (100, 0.99), (1000, 0.99)])

@@ -7,7 +7,7 @@ from game_kit import tree
 from flockrl.core.errors import UsageError
 from flockrl.envs import make
 from flockrl.games.normal import NormalForm, from_matrix_game
-from flockrl.games.psro import one_move, psro
+from flockrl.games.psro import mix, one_move, psro
 
 
 def matrix(name):
@@ -71,3 +71,12 @@ def test_refusals():
     with pytest.raises(UsageError, match="is for two players: use uniform"):
         psro(three, 5, "alpha-rank")
     assert len(psro(three, 5, "uniform").plans) == 3
+
+
+def test_mixtures_of_measured_payoffs():
+    """Rock, paper and scissors that met: the equilibrium, and nobody is left out."""
+    first = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+    payoffs = np.stack([first, -first], -1)
+    for meta in ("nash", "uniform", "alpha-rank"):
+        assert mix(payoffs, meta) == [pytest.approx(np.full(3, 1 / 3), abs=1e-6)] * 2
+    assert mix(payoffs[:2, :1], "nash")[0] == pytest.approx([0, 1], abs=1e-9), "paper beats rock"

@@ -6,9 +6,10 @@ from typing import Any
 
 from flockrl.algos.family import Family
 from flockrl.algos.wrappers.adversary import attacked
+from flockrl.algos.wrappers.league import league
 from flockrl.algos.wrappers.other_play import other_play
 from flockrl.algos.wrappers.self_play import self_play
-from flockrl.algos.wrappers.settings import parse_attack
+from flockrl.algos.wrappers.settings import parse_attack, roles
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, EnvSpec
 
@@ -20,7 +21,11 @@ def practising(
 
     env: what it plays in, or None where only the spec is known and nothing is learned.
     """
-    if getattr(config, "self_play", "none") != "none":
+    if roles(config):
+        learner = league(
+            learner, spec, config, envs=envs, updates=updates, draws=about.logp, learns=env is not None
+        )  # fmt: skip
+    elif getattr(config, "self_play", "none") != "none":
         learner = self_play(learner, spec, config, envs=envs, updates=updates, draws=about.logp)
     if getattr(config, "other_play", False) and env is not None:
         learner = other_play(learner, spec, env)

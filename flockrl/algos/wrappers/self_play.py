@@ -9,12 +9,14 @@ Elo's, and the first self has 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.algos.opponents import models_opponents, note_moves
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in, uniform
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Mixture, Observation, PyTree, Trajectory
@@ -64,10 +66,16 @@ def self_play(inner: Algorithm, spec: EnvSpec, config: Any, *, envs: int, update
 
 def check_self_play(spec: EnvSpec, config: Any) -> None:
     """Refuse what does not go together with self-play."""
-    if len(set(spec.sides)) < 2:
+    one = len(set(spec.sides)) < 2
+    if one and config.self_play != "population":
         raise UsageError(
-            f"self_play is for games between sides, and all agents of {spec.name} are on one: leave it out."
+            f"self_play {config.self_play} is for games between sides, and all agents of {spec.name} are on one: leave "
+            "it out, or use population."
         )
+    if not one and config.self_play == "population":
+        raise UsageError(f"A population of partners is for teams, and {spec.name} has several sides: use league.")
+    if spec.num_agents == 1:
+        raise UsageError(f"{spec.name} has one agent, and a population is for partners: leave self_play out.")
     if getattr(config, "comm", "none") != "none":
         raise UsageError("Past selves do not talk to the present one: use self_play without comm.")
     if getattr(config, "death_mask", False):
@@ -85,14 +93,12 @@ class _SelfPlay:
     def __init__(self, inner: Algorithm, spec: EnvSpec, config: Any, envs: int, updates: int, draws: bool):
         check_self_play(spec, config)
         self.inner, self.envs, self.draws = inner, envs, draws
+        self.spec, self.config = spec, config
         self.how, self.size = config.self_play, config.pool_size
         self.every = config.pool_every or -(-updates // config.pool_size)
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
-        sides = list(spec.parties)
-        self.side = np.array(
-            [next(k for k, s in enumerate(sides) if i in spec.parties[s]) for i in range(spec.num_agents)]
-        )
-        self.sides = len(sides)
+        self.side = seat_numbers(spec)
+        self.sides = int(self.side.max()) + 1
 
     def algorithm(self) -> Algorithm:
         note = f"past selves: up to {self.size}, one more every {self.every} updates"
@@ -148,14 +154,8 @@ class _SelfPlay:
         who, seat = self._opponents(params["odds"], memory, jax.random.fold_in(key, 1))
         action, own, extras = self.inner.act(params["own"], seen, memory["own"], key, explore)
         theirs, past, noted = self._past(params["pool"], seen, memory["past"], who, jax.random.fold_in(key, 2), explore)
-        mine = (who < 0)[:, None] | (self.side == seat[:, None])
-
-        def merge(a: Array, b: Array) -> Array:
-            return jnp.where(mine.reshape(*mine.shape, *(1,) * (a.ndim - 2)), a, b)
-
-        merged = {name: merge(x, noted[name]) if name in noted else x for name, x in extras.items()}
-        merged |= {OWN: mine, RIVAL: jnp.broadcast_to(who[:, None], mine.shape)}
-        return merge(action, theirs), {"own": own, "past": past, "who": who, "seat": seat}, merged
+        played, told = together(self.side, who, seat, (action, extras), (theirs, noted))
+        return played, {"own": own, "past": past, "who": who, "seat": seat}, told
 
     def _opponents(self, odds: Array, memory: PyTree, key: Array) -> tuple[Array, Array]:
         """Who plays [B], and for which side the learner does [B]: what was drawn as the episode began, or is now."""
@@ -175,13 +175,9 @@ class _SelfPlay:
     # Learning
 
     def update(self, state: SelfPlayState, trajectory: Trajectory, key: Array) -> tuple[SelfPlayState, Metrics]:
-        extras = dict(trajectory.extras)
-        own, rival = extras.pop(OWN), extras.pop(RIVAL)[..., 0]
-        alive = own if trajectory.alive is None else own & trajectory.alive
-        left = None if trajectory.next_alive is None else own & trajectory.next_alive
-        lesson = trajectory._replace(alive=alive, next_alive=left, extras=extras, memory=trajectory.memory["own"])
-        learner, metrics = self.inner.update(state.learner, lesson, key)
-        running, wins, games = self._results(state.running, trajectory, own, rival)
+        learns, own, rival = lesson(self.spec, self.config, trajectory)
+        learner, metrics = self.inner.update(state.learner, learns, key)
+        running, wins, games = results(state.running, trajectory.first, ahead(trajectory.reward, own), rival, self.size)
         pool = _rated(state.pool, wins, games)
         updates = state.updates + 1
         joins = updates % self.every == 0
@@ -192,26 +188,72 @@ class _SelfPlay:
         }  # fmt: skip
         return SelfPlayState(learner, pool, running, updates), {**metrics, **told}
 
-    def _results(
-        self, running: Running, trajectory: Trajectory, own: Array, rival: Array
-    ) -> tuple[Running, Array, Array]:
-        """Wins and games [K] of the episodes that were found to have ended: a draw is half a win."""
-        share = own / jnp.maximum(own.sum(-1, keepdims=True), 1)
-        rest = ~own / jnp.maximum((~own).sum(-1, keepdims=True), 1)
-        gained = (trajectory.reward * (share - rest)).sum(-1)
 
-        def step(carry: tuple[Running, Array, Array], now: tuple[Array, ...]) -> tuple[Any, None]:
-            (before, wins, games), (first, gain, who) = carry, now
-            ended = (first & before.begun & (before.rival >= 0))[:, None] & (
-                before.rival[:, None] == np.arange(self.size)
-            )
-            won = 0.5 * (1 + jnp.sign(jnp.round(before.ahead, 5)))
-            after = Running(jnp.where(first, 0.0, before.ahead) + gain, who, jnp.ones_like(before.begun))
-            return (after, wins + (ended * won[:, None]).sum(0), games + ended.sum(0)), None
+# What the wrappers of this kind share
 
-        none = jnp.zeros(self.size)
-        (running, wins, games), _ = jax.lax.scan(step, (running, none, none), (trajectory.first, gained, rival))
-        return running, wins, games
+
+def seat_numbers(spec: EnvSpec) -> np.ndarray:
+    """[N] the number of each agent's side; where all are on one, each has a seat of its own."""
+    if len(set(spec.sides)) < 2:
+        return np.arange(spec.num_agents)
+    return np.array(
+        [next(k for k, own in enumerate(spec.parties.values()) if i in own) for i in range(spec.num_agents)]
+    )
+
+
+Played = tuple[Array, Mapping[str, Array]]
+"""Actions [B, N] and extras."""
+
+
+def together(side: np.ndarray, who: Array, seat: Array, own: Played, theirs: Played) -> tuple[Array, dict[str, Array]]:
+    """What is played where the learner has the side `seat` [B] and player `who` [B] the others, unless it has all."""
+    mine = (who < 0)[:, None] | (side == seat[:, None])
+
+    def merge(a: Array, b: Array) -> Array:
+        return jnp.where(mine.reshape(*mine.shape, *(1,) * (a.ndim - 2)), a, b)
+
+    merged = {name: merge(x, theirs[1][name]) if name in theirs[1] else x for name, x in own[1].items()}
+    merged |= {OWN: mine, RIVAL: jnp.broadcast_to(who[:, None], mine.shape)}
+    return merge(own[0], theirs[0]), merged
+
+
+def lesson(spec: EnvSpec, config: Any, trajectory: Trajectory) -> tuple[Trajectory, Array, Array]:
+    """A rollout as the learner takes it, which seats were its own [T, B, N], and who had the others [T, B]."""
+    extras = dict(trajectory.extras)
+    own, rival = extras.pop(OWN), extras.pop(RIVAL)[..., 0]
+    if models_opponents(config):
+        extras |= note_moves(spec, trajectory)  # those of past selves too, who count as dead
+    alive = own if trajectory.alive is None else own & trajectory.alive
+    left = None if trajectory.next_alive is None else own & trajectory.next_alive
+    learns = trajectory._replace(alive=alive, next_alive=left, extras=extras, memory=trajectory.memory["own"])
+    return learns, own, rival
+
+
+def ahead(reward: Array, own: Array) -> Array:
+    """[T, B] by how much the learner's reward is above the others', mean over agents."""
+    share = own / jnp.maximum(own.sum(-1, keepdims=True), 1)
+    rest = ~own / jnp.maximum((~own).sum(-1, keepdims=True), 1)
+    return (reward * (share - rest)).sum(-1)
+
+
+def results(running: Running, first: Array, gained: Array, rival: Array, size: int) -> tuple[Running, Array, Array]:
+    """Wins and games [K] of the episodes that were found to have ended: a draw is half a win. Arrays [T, B]."""
+
+    def step(carry: tuple[Running, Array, Array], now: tuple[Array, ...]) -> tuple[Any, None]:
+        (before, wins, games), (first, gain, who) = carry, now
+        ended = (first & before.begun & (before.rival >= 0))[:, None] & (before.rival[:, None] == np.arange(size))
+        won = 0.5 * (1 + jnp.sign(jnp.round(before.ahead, 5)))
+        after = Running(jnp.where(first, 0.0, before.ahead) + gain, who, jnp.ones_like(before.begun))
+        return (after, wins + (ended * won[:, None]).sum(0), games + ended.sum(0)), None
+
+    none = jnp.zeros(size)
+    (running, wins, games), _ = jax.lax.scan(step, (running, none, none), (first, gained, rival))
+    return running, wins, games
+
+
+def expected(rating: Array, ratings: Array) -> Array:
+    """How often a player of this Elo rating wins against others."""
+    return 1 / (1 + 10 ** ((ratings - rating) / 400))
 
 
 def one_of(
@@ -247,8 +289,7 @@ def win_rates(pool: Pool) -> Array:
 
 def _rated(pool: Pool, wins: Array, games: Array) -> Pool:
     """The pool after some games [K]."""
-    expected = 1 / (1 + 10 ** ((pool.ratings - pool.rating) / 400))
-    surprise = (wins - games * expected).sum() / jnp.maximum(games.sum(), 1)
+    surprise = (wins - games * expected(pool.rating, pool.ratings)).sum() / jnp.maximum(games.sum(), 1)
     return pool._replace(
         wins=FADING * pool.wins + wins, games=FADING * pool.games + games, rating=pool.rating + ELO * surprise
     )

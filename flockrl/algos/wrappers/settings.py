@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import Part
 
-SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious"]
+SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "league", "population"]
+MAIN, EXPLOITER, RAIDER, PARTNER = "main", "main exploiter", "league exploiter", "partner"
+"""What the learners of a league or a population are there for, see `league`."""
+
+
+def roles(config: Any) -> tuple[str, ...]:
+    """The role of each learner of a league or a population; () where there is one learner."""
+    how = getattr(config, "self_play", "none")
+    if how == "population":
+        return (MAIN, *(PARTNER,) * config.partners)
+    if how != "league":
+        return ()
+    counts = {MAIN: config.main_agents, EXPLOITER: config.main_exploiters, RAIDER: config.league_exploiters}
+    return tuple(role for role, count in counts.items() for _ in range(count))
 
 
 class Attack(NamedTuple):
@@ -50,8 +63,17 @@ class PracticeConfig(Part):
 
     self_play: SelfPlay = "none"
     """Play against past selves: the latest, one drawn uniformly, or rather those that are hard to beat (prioritised).
-    fictitious: answer the mixture of all past selves, which is then the policy. Agents of all sides with equal spaces
-    share parameters."""
+    fictitious: answer the mixture of all past selves, which is then the policy. league: main agents, and exploiters who
+    look for their weaknesses, share the environments and a pool. population: for teams, train with partners who learn
+    apart, past and present. Agents of all sides with equal spaces share parameters."""
+    main_agents: int = 1
+    """Main agents of a league; the first is the policy."""
+    main_exploiters: int = 1
+    """Learners of a league that play against its main agents."""
+    league_exploiters: int = 2
+    """Learners of a league that play against its whole pool."""
+    partners: int = 3
+    """Teams of a population that learn by themselves, and whom the main agent learns to play with."""
     pool_size: int = 8
     """Past selves that self-play keeps."""
     pool_every: int | None = None
@@ -71,6 +93,9 @@ class PracticeConfig(Part):
         super().__post_init__()
         if self.pool_size < 1:
             raise UsageError(f"pool_size must be at least 1, not {self.pool_size}.")
+        for name, least in {"main_agents": 1, "main_exploiters": 0, "league_exploiters": 0, "partners": 1}.items():
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} must be at least {least}, not {getattr(self, name)}.")
         if self.pool_every is not None and self.pool_every < 1:
             raise UsageError(f"pool_every must be at least 1, not {self.pool_every}.")
         if self.pool_share is not None and not 0 < self.pool_share <= 1:

@@ -30,8 +30,8 @@ def tic_tac_toe() -> RulesEnv:
     return RulesEnv(TicTacToe())
 
 
-def connect_four() -> RulesEnv:
-    return RulesEnv(ConnectFour())
+def connect_four(depth: int = 4) -> RulesEnv:
+    return RulesEnv(ConnectFour(depth))
 
 
 def soccer() -> RulesEnv:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.types import Array
+from flockrl.core.errors import UsageError
+from flockrl.core.types import Array, Observation
 from flockrl.envs.games.rules import Rules, seats, versus
+from flockrl.envs.games.search import DEEPEST, search
 
 
 class BoardState(NamedTuple):
@@ -94,7 +97,7 @@ class TicTacToe(Board):
 
 class ConnectFour(Board):
     """Connect four on six rows and seven columns: action i drops a stone into column i. The player who begins wins with
-    perfect play."""
+    perfect play. The policy `search` that comes with it looks `depth` moves ahead."""
 
     name = "games/connect_four"
     height, width, line, choices = 6, 7, 4, 7
@@ -105,3 +108,14 @@ class ConnectFour(Board):
     def _put(self, state: BoardState, action: Array) -> Array:
         row = (state.board == 0).sum(0) - 1  # row 0 is the top
         return (np.arange(6)[:, None] == row) & (np.arange(7) == action)
+
+    def __init__(self, depth: int = 4):
+        if not 1 <= depth <= DEEPEST:
+            raise UsageError(f"depth of games/connect_four must be from 1 to {DEEPEST} moves, not {depth}.")
+        self.policies = {"search": partial(self._search, depth)}
+
+    def _search(self, depth: int, place: Any, seen: Observation, key: Array) -> Array:
+        """The move of the player whose turn it is; the other waits."""
+        board, player = place.state.board.reshape(-1), self._player(place.state)
+        column = search(board == player + 1, board == 2 - player, depth, key)
+        return jnp.where(jnp.arange(2) == player, column, self.choices).astype(jnp.int32)

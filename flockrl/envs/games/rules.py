@@ -49,6 +49,8 @@ class Rules:
     matters for what follows."""
     discount = 1.0
     """What a reward is worth that comes one move later, for solvers of games that may go on for ever."""
+    policies: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+    """Policies that come with the game, see `envs.api.Knowing`; states are places."""
 
     def start(self) -> PyTree:
         raise NotImplementedError
@@ -90,7 +92,7 @@ class RulesEnv:
     """
 
     def __init__(self, rules: Rules):
-        self.rules = rules
+        self.rules, self.policies = rules, rules.policies
         names = tuple(f"agent_{i}" for i in range(rules.players))
         self.spec = EnvSpec(
             name=rules.name,
@@ -99,6 +101,7 @@ class RulesEnv:
             actions=(Discrete(rules.choices + rules.waits),) * rules.players,
             max_steps=rules.longest,
             sides=names,
+            undiscounted=not rules.endless and rules.discount == 1,
         )
 
     def reset(self, key: Array) -> tuple[Place, Observation]:

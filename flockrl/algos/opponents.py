@@ -1,0 +1,80 @@
+"""Opponent modelling: each agent predicts from its own features what the others do at the same step.
+
+    L = w * mean over i and j != i of -log q_i(a_j | features of i)
+
+It is an auxiliary loss (He et al. 2016; Hernandez-Leal et al. 2019): the features that the policy reads have to tell
+what others do. Moves without a choice (dead agents, those who wait, one legal action) count nothing. In a run with
+sides and against past selves the moves of those who do not learn come to the learner as extras of its rollout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flockrl.algos.parts import mean
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import Group
+from flockrl.core.types import Array, EnvSpec, Trajectory
+
+MOVES, CHOSE = "others_moves", "others_chose"
+"""Extras of a rollout, [T, B, N] of all agents in the game: what each did, and whether it had a choice."""
+
+
+def models_opponents(config: Any) -> bool:
+    return getattr(config, "model_opponents", None) is not None
+
+
+def foreseen_size(spec: EnvSpec, config: Any) -> int:
+    """N A: outputs of the heads that predict, 0 where there are none. Refuses games in which there is nothing to."""
+    if not models_opponents(config):
+        return 0
+    whole = spec.whole or spec
+    if not whole.discrete:
+        raise UsageError(
+            f"model_opponents predicts which action the others choose, and not all agents of {whole.name} choose "
+            "one of several: leave it out."
+        )
+    if whole.num_agents == 1:
+        raise UsageError(f"model_opponents predicts other agents, and {whole.name} has none: leave it out.")
+    return whole.num_agents * whole.action_size
+
+
+def note_moves(whole: EnvSpec, trajectory: Trajectory) -> dict[str, Array]:
+    """The extras that tell what all agents of a rollout did."""
+    chose = jnp.ones(trajectory.reward.shape, bool) if trajectory.alive is None else trajectory.alive
+    if trajectory.avail is not None:
+        chose = chose & ((trajectory.avail & whole.own_actions).sum(-1) > 1)
+    return {MOVES: trajectory.action, CHOSE: chose}
+
+
+def others_moves(spec: EnvSpec, trajectory: Trajectory) -> tuple[Array, Array]:
+    """[T, B, N] what all agents did, and whether they had a choice."""
+    noted = trajectory.extras
+    if MOVES not in noted:
+        if spec.whole is not None:
+            raise UsageError("model_opponents needs rollouts in which the others' actions are known: leave it out.")
+        noted = note_moves(spec, trajectory)
+    return noted[MOVES], noted[CHOSE]
+
+
+def prediction(
+    spec: EnvSpec, group: Group, foreseen: Array, moves: tuple[Array, Array], weight: Array | None
+) -> tuple[Array, Array]:
+    """Cross-entropy and accuracy of what a group's agents predict, mean over the choices of others.
+
+    foreseen: [..., n, N A]; moves: see `others_moves`, [..., N]; weight: [..., n] who learns, None for everyone.
+    """
+    whole = spec.whole or spec
+    logits = foreseen.reshape(*foreseen.shape[:-1], whole.num_agents, whole.action_size)
+    logp = jax.nn.log_softmax(jnp.where(whole.own_actions, logits, -1e9))
+    did = moves[0][..., None, :].astype(jnp.int32)
+    others = np.array([[spec.places[i] != j for j in range(whole.num_agents)] for i in group.agents])
+    counts = (others & moves[1][..., None, :]).astype(jnp.float32)
+    if weight is not None:
+        counts = counts * weight[..., None]
+    surprise = -jnp.take_along_axis(logp, jnp.broadcast_to(did, counts.shape)[..., None], -1)[..., 0]
+    return mean(surprise, counts), mean((logp.argmax(-1) == did) * 1.0, counts)

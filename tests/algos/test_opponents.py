@@ -1,0 +1,160 @@
+"""Opponent modelling: the loss by hand, weight 0 changes nothing, past selves and scripts are learned, refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flockrl
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.opponents import CHOSE, MOVES, note_moves, others_moves, prediction
+from flockrl.algos.presets import make_config
+from flockrl.algos.wrappers.self_play import OWN
+from flockrl.core.errors import UsageError
+from flockrl.core.groups import make_groups
+from flockrl.core.types import Trajectory
+from flockrl.envs import make
+from flockrl.rollouts.compiled import scan_rollout, start
+
+TAG = make("mpe/simple_tag").spec
+PENNIES = make("games/matching_pennies").spec
+SMALL = {"hidden": (16,), "rollout_steps": 25, "seed": 0}
+
+
+def drawn(spec, seed=0):
+    """Predictions, moves and weights of 3 x 2 moments."""
+    rng, n, whole = np.random.default_rng(seed), spec.num_agents, spec.whole or spec
+    foreseen = rng.normal(size=(3, 2, n, whole.num_agents * whole.action_size))
+    moves = np.stack([rng.integers(space.size, size=(3, 2)) for space in whole.actions], -1)
+    return foreseen, moves, rng.random((3, 2, whole.num_agents)) < 0.7, rng.random((3, 2, n)) < 0.7
+
+
+def by_hand(spec, agents, foreseen, moves, chose, learns):
+    """Mean surprise and accuracy, one prediction after the other."""
+    whole, costs, hits = spec.whole or spec, [], []
+    for t, b in np.ndindex(3, 2):
+        for row, i in enumerate(agents):
+            for j in range(whole.num_agents):
+                if spec.places[i] == j or not chose[t, b, j] or not learns[t, b, i]:
+                    continue
+                logits = foreseen[t, b, row].reshape(whole.num_agents, -1)[j, : whole.actions[j].size]
+                odds = np.exp(logits) / np.exp(logits).sum()
+                costs.append(-np.log(odds[moves[t, b, j]]))
+                hits.append(odds.argmax() == moves[t, b, j])
+    return np.mean(costs), np.mean(hits)
+
+
+@pytest.mark.parametrize("spec", [TAG, TAG.part([3]), make("games/chicken").spec], ids=["tag", "prey", "chicken"])
+def test_the_loss_by_hand(spec):
+    foreseen, moves, chose, learns = drawn(spec)
+    for group in make_groups(spec, "groups"):
+        rows, own = foreseen[..., list(group.agents), :], learns[..., list(group.agents)]
+        told = jnp.asarray(moves), jnp.asarray(chose)
+        found = prediction(spec, group, jnp.asarray(rows), told, jnp.asarray(own, jnp.float32))
+        assert [float(x) for x in found] == pytest.approx(by_hand(spec, group.agents, rows, moves, chose, learns), 1e-5)
+
+
+def test_a_move_without_a_choice_is_not_predicted():
+    env = make("games/kuhn")
+    algorithm = make_algorithm("ippo", env.spec, make_config("ippo", {"rollout_steps": 8}), envs=8, updates=1)
+    moves, chose = others_moves(env.spec, played(algorithm, env, jax.jit(algorithm.init)(jax.random.key(0))))
+    assert (np.asarray(chose).sum(-1) <= 1).all(), "one player moves at a time"
+    assert np.asarray(chose).any()
+    assert (np.asarray(moves)[~np.asarray(chose)] == 2).all(), "and the other waits"
+
+
+def played(algorithm, env, state, envs=8):
+    actor, key = algorithm.in_training, jax.random.key(1)
+    return jax.jit(lambda s: scan_rollout(actor, actor.params(s), env, start(actor, env, key, envs), key)[1])(state)
+
+
+def trained(weight, **more):
+    return flockrl.train("ippo", "games/chicken:history=true", steps=2_000, model_opponents=weight, **SMALL, **more)
+
+
+def test_weight_0_is_the_plain_learner(tmp_path):
+    plain, with_heads = (trained(w, out=tmp_path / str(w)) for w in (None, 0.0))
+    heads = []
+    for a, b in zip(plain.params()["actor"], with_heads.params()["actor"], strict=True):
+        heads.append(b.pop("foresight"))
+        assert all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b))), "to the bit"
+    assert {x["kernel"].shape for x in heads} == {(16, 4)}
+    assert "opponent_accuracy" in with_heads.metrics()[-1]
+    assert "opponent_accuracy" not in plain.metrics()[-1]
+    moved = trained(0.5, out=tmp_path / "half").params()["actor"][0]
+    torsos = zip(*(jax.tree.leaves(net["torso"]) for net in (moved, plain.params()["actor"][0])), strict=True)
+    assert not all(np.array_equal(a, b) for a, b in torsos)
+
+
+def echo(spec, seen, key):
+    """Rock, paper, scissors: does what the opponent did last."""
+    return seen.obs[..., 1:4].argmax(-1).astype(jnp.int32)
+
+
+def test_a_scripted_opponent_is_seen_through(tmp_path):
+    """The other side's moves come to a learner of one side."""
+    players = {"agent_0": "ippo", "agent_1": echo}
+    run = flockrl.train(
+        players, "games/rock_paper_scissors:history=true", steps=8_000, envs=16, out=tmp_path / "run", seed=0,
+        agent_0={"model_opponents": 1.0, "hidden": (16,), "entropy": 0.5, "rollout_steps": 25, "epochs": 1},
+    )  # fmt: skip
+    rows = [row["agent_0/opponent_accuracy"] for row in run.metrics() if "agent_0/opponent_accuracy" in row]
+    assert rows[0] < 0.8
+    assert rows[-1] > 0.9
+    assert run.metrics()[-1]["agent_0/opponent_loss"] < 0.9 < np.log(3)
+
+
+def test_past_selves_are_predicted_though_nobody_learns_for_them():
+    env = make("games/chicken")
+    config = make_config("ippo", {"model_opponents": 1.0, "self_play": "uniform", "pool_share": 1.0, **PPO})
+    algorithm = make_algorithm("ippo", env.spec, config, envs=8, updates=4, env=env)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    rollout = played(algorithm, env, state)
+    assert not np.asarray(rollout.extras[OWN]).all(-1).any(), "one of the two is a past self"
+    _, metrics = jax.jit(algorithm.update)(state, rollout, jax.random.key(0))
+    assert float(metrics["opponent_loss"]) == pytest.approx(np.log(2), abs=0.05), "and not 0, as where nobody chose"
+
+
+PPO = {"rollout_steps": 8, "epochs": 1, "minibatches": 1, "hidden": (8,)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_memory_and_talk_stand_between_what_is_seen_and_predicted(memory):
+    """Predictions come from the features that the policy reads, after memory and messages."""
+    env = make("mpe/simple_tag")
+    config = make_config("ippo", {"model_opponents": 1.0, "comm": "commnet", "memory": memory, **PPO})
+    algorithm = make_algorithm("ippo", env.spec, config, envs=8, updates=4, env=env)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    after, metrics = jax.jit(algorithm.update)(state, played(algorithm, env, state), jax.random.key(0))
+    assert float(metrics["opponent_loss"]) == pytest.approx(np.log(5), abs=0.1)
+    pairs = zip(
+        *(jax.tree.leaves([net["exchange_0"] for net in s.params["actor"]]) for s in (state, after)), strict=True
+    )
+    assert any((np.asarray(a) != np.asarray(b)).any() for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "words"),
+    [
+        ("ippo", "mpe/simple_spread:continuous_actions=true", "not all agents of mpe/simple_spread choose one"),
+        ("ippo", "classic/cartpole", "classic/cartpole has none"),
+        ("happo", "mpe/simple_spread", "predict nobody's actions"),
+    ],
+)
+def test_where_it_does_not_fit_it_is_refused(algorithm, env, words, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        flockrl.train(algorithm, env, model_opponents=0.5, out=tmp_path / "run")
+
+
+def test_a_side_without_the_others_moves_is_refused():
+    part = TAG.part([3])
+    moves = drawn(TAG)[1]
+    nothing = jnp.zeros((3, 2, 1))
+    rollout = Trajectory(nothing, jnp.asarray(moves)[..., 3:], nothing, *([nothing > 0] * 2), nothing, nothing[..., 0])
+    with pytest.raises(UsageError, match="others' actions are known"):
+        others_moves(part, rollout)
+    whole = rollout._replace(reward=jnp.zeros((3, 2, 4)), action=jnp.asarray(moves))
+    told = note_moves(TAG, whole)
+    assert others_moves(part, rollout._replace(extras=told)) == (told[MOVES], told[CHOSE])
+    assert told[CHOSE].all()

@@ -1,0 +1,89 @@
+"""PSRO with learned oracles: gains by hand, mixtures of several networks examined and met, runs that can be opened."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flockrl
+from flockrl.algos.assembly import Sides
+from flockrl.core.types import Actor
+from flockrl.envs import make
+from flockrl.games.query import Examiner
+from flockrl.training.pools import _gain, learned_psro
+
+SMALL = {"hidden": (8,), "rollout_steps": 16, "lr": 0.02, "entropy": 0.0}
+
+
+def test_gains_by_hand():
+    """The first has rock, the second an even mixture of rock and paper; paper and scissors are new."""
+    first = np.array([[0.0, -1, 1], [1, 0, -1]])
+    payoffs = np.stack([first, -first], -1)
+    weights = {"a": np.array([1.0]), "b": np.array([0.5, 0.5])}
+    # rock gets -1/2 on average and paper 1/2; the second gets 1/2, and scissors against rock -1
+    assert _gain(weights, payoffs) == pytest.approx((0.5 + 0.5) + (-1 - 0.5))
+    assert _gain(weights, None) is None
+
+
+def test_players_draw_apart_from_their_own_pools():
+    """Matching pennies: the first always shows heads or always tails, evenly; the second always heads."""
+    env = make("games/matching_pennies:rounds=1")
+
+    def act(params, seen, memory, key, explore):
+        logits = jnp.broadcast_to(params, (len(seen.obs), 2, 2))
+        action = jax.random.categorical(key, logits) if explore else logits.argmax(-1)
+        logp = jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], -1)[..., 0]
+        return action.astype(jnp.int32), memory, {"logp": logp} if explore else {}
+
+    heads, tails = jnp.array([30.0, 0]), jnp.array([0.0, 30])
+    team = Actor(act, lambda batch: ())
+    gap = Examiner(env).gap_of_pools(team, [([0.5, 1.0], heads), ([0.5, 0.0], tails)])
+    assert gap.gains == pytest.approx([1, 0], abs=1e-6), "only the second can be exploited"
+
+
+@pytest.mark.slow
+def test_rock_paper_scissors_by_learned_responses(tmp_path):
+    """Each response learns what beats the mixture; with all three in the pools, their mixture is the equilibrium."""
+    told = []
+    found = learned_psro(
+        "games/rock_paper_scissors:rounds=1", "ippo", steps=6_000, rounds=4, episodes=50, out=tmp_path, settings=SMALL,
+        each=told.append,
+    )  # fmt: skip
+    assert [len(pool) for pool in found.pools.values()] == [5, 5]
+    assert found.payoffs.shape == (5, 5, 2)
+    assert np.abs(found.payoffs.sum(-1)).max() < 1e-6
+    assert told[0].nash_conv < 0.1, "an untrained policy is nearly uniform, which is the equilibrium here"
+    assert all(np.isclose(w.sum(), 1) for w in found.weights.values())
+    run = flockrl.Run(found.runs["agent_0"][-1])
+    assert isinstance(run.config.config, Sides)
+    assert run.config.config.players["agent_1"].members == 5
+    assert run.evaluate(episodes=4).returns.shape == (4, 2), "a run against a mixture is opened like any other"
+
+
+@pytest.mark.slow
+def test_the_command_learns_responses_where_nothing_can_be_enumerated(cli, tmp_path):
+    words = ["games/connect_four", "--oracle", "ippo", "--oracle-steps", 2000, "--iterations", 1, "--episodes", 16]
+    status, out, _ = cli("train", "psro", *words, "--meta", "alpha-rank", "--out", tmp_path / "run")
+    assert status == 0
+    assert "1 policies: learned responses gain" in out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert np.shape(result["payoffs"]) == (2, 2, 2)
+    assert (tmp_path / "run" / result["runs"]["agent_1"][0] / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("games/kuhn", "--oracle", "ipo"), "There is no algorithm 'ipo'. Did you mean"),
+        (("mpe/simple_spread", "--oracle", "ippo"), "are on one side"),
+        (("games/kuhn", "--oracle", "ippo", "--oracle-steps", 0), "oracle_steps must be at least 1"),
+    ],
+)
+def test_refusals_are_one_sentence_and_leave_nothing(cli, tmp_path, words, complaint):
+    status, _, err = cli("train", "psro", *words, "--out", tmp_path / "run")
+    assert status == 2
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
