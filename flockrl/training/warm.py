@@ -11,6 +11,7 @@ import numpy as np
 
 from flockrl.algos.assembly import Sides
 from flockrl.algos.wrappers.adversary import AttackState
+from flockrl.algos.wrappers.held import HeldState
 from flockrl.algos.wrappers.self_play import SelfPlayState
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec, PyTree
@@ -52,14 +53,19 @@ def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec |
             raise UsageError(f"This run has no side {side!r} that could begin with {config.init_from}.")
         taken, note = take_over(source, learner[side], config.init_from, partly)
         return {**learner, side: taken}, note
-    if isinstance(source, SelfPlayState | AttackState):
+    while isinstance(source, HeldState | SelfPlayState | AttackState):
         source = source.learner
     if spec is not None and not side:
         source = resized(source, run.spec, spec)
-    if isinstance(learner, SelfPlayState | AttackState):  # whom it practises with begins anew
-        taken, note = take_over(source, learner.learner, config.init_from, partly)
-        return learner._replace(learner=taken), note
-    return take_over(source, learner, config.init_from, partly)
+    return _within(source, learner, config.init_from, partly)
+
+
+def _within(source: PyTree, learner: PyTree, name: str, partly: bool) -> tuple[PyTree, str]:
+    """`take_over` by the learner itself: whom it practises with and settings that it holds begin anew."""
+    if not isinstance(learner, HeldState | SelfPlayState | AttackState):
+        return take_over(source, learner, name, partly)
+    taken, note = _within(source, learner.learner, name, partly)
+    return learner._replace(learner=taken), note
 
 
 def resized(source: PyTree, theirs: EnvSpec, mine: EnvSpec) -> PyTree:
