@@ -1,7 +1,8 @@
 """What machines beyond this one could do: costs per step and message that are measured here, and sums made with them.
 
-Measured: a step of a simulator in Python, acting and updating on one core, bytes of parameters, messages and
-trajectories; with Ray installed, what a call of an actor costs the learner's process and how long it takes. Assumed,
+Measured: a step of a simulator in Python, acting and updating, in seconds of one core, which other load on the machine
+changes little; bytes of parameters, messages and trajectories; with Ray installed, what a call of an actor costs the
+learner's process, and how long it takes, which other load does change. Assumed,
 and to be set: the numbers of nodes, cores and devices, the speed of the network and of the links between devices.
 Printed as tables in Markdown: where each design stops getting faster, and what stops it.
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from flockrl.algos.presets import make_config
 from flockrl.envs import make
-from flockrl.envs.host.env import Slots
+from flockrl.envs.host.env import Host, Slots
 from flockrl.envs.host.executor import measure as step_seconds
 from flockrl.envs.host.remote import STEPPED, TOLD, answers
 from flockrl.training.config import RunConfig, TrainOptions
@@ -58,16 +59,23 @@ class Costs(NamedTuple):
 
 
 def seconds_of(function: Callable[[], Any], rounds: int = 7, least: float = 0.1) -> float:
-    """Seconds of a call, the median of some rounds of at least `least` seconds."""
+    """Seconds of one core for a call, the median of some rounds of at least `least` seconds."""
     jax.block_until_ready(function())
     found = []
     for _ in range(rounds):
-        began, calls = time.perf_counter(), 0
-        while time.perf_counter() - began < least:
+        began, calls = time.process_time(), 0
+        while time.process_time() - began < least:
             jax.block_until_ready(function())
             calls += 1
-        found.append((time.perf_counter() - began) / calls)
+        found.append((time.process_time() - began) / calls)
     return statistics.median(found)
+
+
+def own_step(host: Host) -> float:
+    """Seconds of one core for a step of one team."""
+    passed, worked = time.perf_counter(), time.process_time()
+    found = step_seconds(host, 2.0)
+    return found * (time.process_time() - worked) / (time.perf_counter() - passed)
 
 
 def size_of(arrays: Any) -> int:
@@ -130,7 +138,7 @@ def measure(algorithm: str, module: str, envs: int, together: int) -> Costs:
     call = call_seconds(slots, asked, names)
     parts = getattr(config, "minibatches", None) or 4
     return Costs(
-        step=step_seconds(host, 2.0), act_call=times[0] - SIZES[0] * per_team, act_team=per_team,
+        step=own_step(host), act_call=times[0] - SIZES[0] * per_team, act_team=per_team,
         update=updating / (envs * learner.rollout_steps), call_cpu=call[0], call_wait=call[1],
         down=down // together, up=up // together, row=size_of(trajectory) // (envs * learner.rollout_steps),
         policy=size_of(params), learned=size_of(state.params), gradients=config.epochs * parts,
