@@ -111,6 +111,7 @@ def test_equal_scores_copy_nothing(population):
     assert all(a is b for a, b in zip(states, after, strict=True))
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_it_is_the_same_population(tmp_path):
     how = {"seeds": 4, "callbacks": ()}
     words = ("every=256", "begin=drawn", *VARIED)
@@ -178,6 +179,7 @@ def test_who_cannot(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_parameters_of_a_population(tmp_path):
     held = train(tmp_path / "held", "every=512", *VARIED, steps=256)
     warm = flockrl.train("ippo", ENV, out=tmp_path / "warm", init_from=held[0], **{**TINY, "steps": 128, "lr": 1e-30})
