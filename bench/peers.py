@@ -13,7 +13,7 @@ Workloads, on simple_spread with three agents; networks have layers of 64 and ar
     ippo-16    ippo with 16 environments and fewer steps, for peers that step environments on the host
     mappo-16   the same with critics that read all observations
     maddpg-16  16 environments with real actions, networks of each agent's own, a gradient step on 256 transitions for
-               every step of all environments, from step 1,000 on
+               every step of all environments, from step 256 on
 
 JaxMARL ships its environments but not its learners: all but `steps` needs a checkout of its repository, whose files
 under `baselines/` are run as they are, with these sizes and their logger and tests off. It has no MAPPO without memory
@@ -151,15 +151,17 @@ shared |= {
     "TEST_INTERVAL": 1.0, "WANDB_MODE": "disabled",
 }
 sys.path.insert(0, size["source"] + "/baselines/QLearning")
+def with_words(train):
+    return lambda key: train(jax.random.key_data(key))  # it reads the words of its key
 """
 
 JAXMARL_VDN = (
     JAXMARL_SOURCE
     + JAXMARL_Q
     + """
-from vdn_ff import make_train
+from vdn_ff import env_from_config, make_train
 more = {"NUM_LAYERS": 2, "BUFFER_SIZE": 128 * 26 * B, "BUFFER_BATCH_SIZE": 256, "NUM_EPOCHS": 4}
-play = make_train({**shared, **more}, jaxmarl.make("MPE_simple_spread_v3"))
+play = with_words(make_train({**shared, **more}, env_from_config(dict(shared))[0]))
 """
 )
 
@@ -167,10 +169,10 @@ JAXMARL_QMIX = (
     JAXMARL_SOURCE
     + JAXMARL_Q
     + """
-from qmix_rnn import make_train
+from qmix_rnn import env_from_config, make_train
 more = {"MIXER_EMBEDDING_DIM": 32, "MIXER_HYPERNET_HIDDEN_DIM": 64, "MIXER_INIT_SCALE": 0.001, "BUFFER_SIZE": 128 * B,
         "BUFFER_BATCH_SIZE": 32, "NUM_EPOCHS": 1}
-play = make_train({**shared, **more}, jaxmarl.make("MPE_simple_spread_v3"))
+play = with_words(make_train({**shared, **more}, env_from_config(dict(shared))[0]))
 """
 )
 
@@ -228,7 +230,7 @@ XUANCE_MADDPG = (
 agents = start(
     "MADDPG", "maddpg", continuous_action=True, representation_hidden_size=[], actor_hidden_size=[64, 64],
     critic_hidden_size=[64, 64], activation="relu", use_parameter_sharing=False, buffer_size=100_000, batch_size=256,
-    start_training=1000, training_frequency=B, n_epochs=1,
+    start_training=256, training_frequency=B, n_epochs=1,
 )
 """
 )
@@ -248,7 +250,7 @@ QMIX = {
 }  # fmt: skip
 MADDPG = {
     "rollout_steps": 16, "hidden": (64, 64), "share": "none", "batch_size": 256, "steps_per_update": 16,
-    "buffer_size": 100_000, "learning_starts": 1000, "gamma": 0.95,
+    "buffer_size": 100_000, "learning_starts": 256, "gamma": 0.95,
 }  # fmt: skip
 SPREAD, REAL = "mpe/simple_spread", "mpe/simple_spread:continuous_actions=true"
 
