@@ -17,7 +17,7 @@ import importlib.util
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -154,9 +154,9 @@ def _trajectory(learner: Any, host: Any, envs: int, act: Any, params: Any, key: 
     action, _, extras = act(params, seen, memory, key)
     steps, agents = learner.rollout_steps, host.spec.num_agents
     long = jax.tree.map(lambda x: np.broadcast_to(x, (steps, *x.shape)), (seen, action, dict(extras)))
-    reward = np.random.default_rng(0).normal(size=(steps, envs, agents)).astype(np.float32)
-    never = np.zeros((steps, envs, agents), bool)
-    first = np.zeros((steps, envs), bool)
+    reward: Any = np.random.default_rng(0).normal(size=(steps, envs, agents)).astype(np.float32)
+    never: Any = np.zeros((steps, envs, agents), bool)
+    first: Any = np.zeros((steps, envs), bool)
     return jax.device_put(
         Trajectory(
             obs=long[0].obs, action=long[1], reward=reward, terminated=never, truncated=never, next_obs=long[0].obs,
@@ -176,7 +176,7 @@ def rate(steps: float) -> str:
     return "-" if math.isnan(steps) else f"{steps:,.0f}" if steps < 1e6 else f"{steps / 1e6:.3g} million"
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
