@@ -1,7 +1,10 @@
 """One CPU device with two threads against two devices with one thread each, which share out the environments.
 
-Each is a process of its own, since XLA reads its flags once; they are measured in turns. One JSON line for each
-algorithm: steps per second of rollout and update together, and the ratio of their medians.
+Each is a process of its own, since XLA reads its flags once. They are measured in turns, and every other round in the
+opposite order, so that what else the machine does, and what a processor does after a pause, is shared evenly; whoever
+is not measured waits. One JSON line for each algorithm: steps per second of rollout and update together, median and
+range, and how much faster two devices are: the median of the ratios of all rounds, and their range. Below 1, one
+device is faster.
 
     python bench/devices.py
     python bench/devices.py --algorithms ippo --envs 256 --rounds 9
@@ -70,21 +73,25 @@ def ask(process: subprocess.Popen[str]) -> float:
 def compare(algorithm: str, envs: int, rounds: int, seconds: float) -> dict[str, object]:
     processes = {layout: start(algorithm, envs, seconds, layout) for layout in LAYOUTS}
     speeds: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
-    for _ in range(rounds):
-        for layout, process in processes.items():
-            speeds[layout].append(ask(process))
+    for i in range(rounds):
+        for layout in list(LAYOUTS)[:: -1 if i % 2 else 1]:
+            speeds[layout].append(ask(processes[layout]))
     for process in processes.values():
         process.communicate()
-    one, two = (statistics.median(found) for found in speeds.values())
-    told = {layout: round(statistics.median(found)) for layout, found in speeds.items()}
-    return {"case": f"{algorithm}-{envs}", **told, "ratio": round(two / one, 3)}
+    told = {
+        layout: f"{statistics.median(found):.0f} ({min(found):.0f} to {max(found):.0f})"
+        for layout, found in speeds.items()
+    }
+    ratios = sorted(two / one for one, two in zip(*speeds.values(), strict=True))
+    spread = [round(ratio, 3) for ratio in (ratios[0], ratios[-1])]
+    return {"case": f"{algorithm}-{envs}", **told, "ratio": round(statistics.median(ratios), 3), "ratios": spread}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", default=["ippo", "mappo"])
     parser.add_argument("--envs", type=int, default=128, help="parallel environments")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each layout")
+    parser.add_argument("--rounds", type=int, default=6, help="measurements of each layout")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     parser.add_argument("--measure", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()

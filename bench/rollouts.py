@@ -1,7 +1,8 @@
 """The three executors of host environments on one machine: this process, worker processes, Ray actors.
 
-Training (MAPPO, default settings) on a real PettingZoo environment, in turns. One JSON line: steps per second of
-each, and the ratio of Ray's actors to as many worker processes.
+Training (MAPPO, default settings) on a real PettingZoo environment, in turns, every other round in the opposite order;
+whoever is not measured waits. One JSON line: steps per second of each, median and range, and Ray's actors over as many
+worker processes: the median of the ratios of all rounds, and their range. Needs the extra `ray`.
 
     python bench/rollouts.py
     python bench/rollouts.py --workers 4 --envs 32
@@ -42,8 +43,9 @@ def measure(module: str, envs: int, workers: int, rounds: int, seconds: float) -
     }  # fmt: skip
     ready = {name: prepare(module, envs, how) for name, how in ways.items()}
     speeds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, (program, state) in ready.items():
+    for i in range(rounds):
+        for name in list(ways)[:: -1 if i % 2 else 1]:
+            program, state = ready[name]
             began, steps = time.perf_counter(), 0
             while time.perf_counter() - began < seconds:
                 state, *_ = jax.block_until_ready(program.run(state, 0, 1))
@@ -52,9 +54,11 @@ def measure(module: str, envs: int, workers: int, rounds: int, seconds: float) -
             ready[name] = program, state
     for program, _ in ready.values():
         program.close()
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
-    told = {name: round(speed) for name, speed in medians.items()}
-    return {"case": f"mappo-{envs} on {module}", **told, "ratio": round(medians["ray"] / medians["workers"], 3)}
+    told = {name: f"{statistics.median(x):.0f} ({min(x):.0f} to {max(x):.0f})" for name, x in speeds.items()}
+    ratios = sorted(ray / own for ray, own in zip(speeds["ray"], speeds["workers"], strict=True))
+    spread = [round(ratio, 3) for ratio in (ratios[0], ratios[-1])]
+    case = f"mappo-{envs} on {module}, {workers} workers"
+    return {"case": case, **told, "ratio": round(statistics.median(ratios), 3), "ratios": spread}
 
 
 if __name__ == "__main__":
@@ -62,7 +66,7 @@ if __name__ == "__main__":
     parser.add_argument("--module", default=MODULE, help="a PettingZoo module with discrete actions")
     parser.add_argument("--envs", type=int, default=16, help="parallel environments")
     parser.add_argument("--workers", type=int, default=2, help="worker processes, and Ray actors")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind")
+    parser.add_argument("--rounds", type=int, default=6, help="measurements of each kind")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     given = parser.parse_args()
     found = measure(given.module, given.envs, given.workers, given.rounds, given.seconds)

@@ -34,6 +34,17 @@ def test_four_devices_equal_one_and_checkpoints_move(tmp_path, name):
     assert max(found[layout] for layout in ("four", "1-4", "4-1")) < 1e-4, found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ippo", "qmix"])
+def test_seeds_side_by_side_on_devices_equal_the_seeds_alone(tmp_path, name):
+    found = json.loads(on_four(HERE / "seeds_script.py", name, tmp_path).splitlines()[-1])
+    assert found["places"] == {"0": 0, "1": 1, "2": 0}
+    assert found["beside"] == [True] * 3
+    assert found["resumed"] == [True] * 3
+    assert found["population"] == [True] * 3 * (name == "ippo")
+    assert "2 seeds leave some of 4 idle: use --devices 2" in found["refused"]
+
+
 SHARDS = """
 import jax, flockrl
 from flockrl.envs.registry import make

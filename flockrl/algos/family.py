@@ -47,3 +47,6 @@ class Family:
     """How it takes an exploration bonus, see `algos.wrappers.bonus`."""
     grows: Callable[[Any], bool] = _no
     """Whether another agent can join while it learns."""
+    live: tuple[str, ...] = ()
+    """Settings that may change while it learns: numbers that its updates compute with, and that nothing is compiled
+    for."""

@@ -83,6 +83,14 @@ def lr_factor(schedule: Schedule, progress: Array) -> Array:
     return jnp.asarray(factors[schedule], jnp.float32)
 
 
+def as_number(setting: Any) -> Array:
+    """A setting as a number that the compiler does not merge with others, so that the result is the same to the bit
+    whether it is a constant or part of the state. A constant zero stays one, which costs nothing."""
+    if isinstance(setting, int | float) and setting == 0:
+        return jnp.float32(0)
+    return jax.lax.optimization_barrier(jnp.float32(setting))
+
+
 def adam(max_grad_norm: float | None, eps: float, freeze: str = "") -> optax.GradientTransformation:
     """Adam without its learning rate, behind a clip of the gradient's norm. freeze: layers that stay as they are, whose
     gradients count as 0."""

@@ -23,7 +23,7 @@ from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
 from flockrl.algos.opponents import models_opponents, others_moves, prediction
-from flockrl.algos.parts import descend, mean, require
+from flockrl.algos.parts import as_number, descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
@@ -128,6 +128,7 @@ FAMILY = Family(
     bonus="advantage",
     central=lambda config: config.critic != "own",
     grows=lambda config: not _slow_magnet(config) and not models_opponents(config),
+    live=("lr", "entropy", "clip"),
 )
 
 
@@ -255,7 +256,7 @@ class _PPO(OnPolicy):
         chosen = None
         if self.choice_critic is not None:
             chosen = self.choice_critic.chosen(params["choice"], batch.seen, batch.action)
-        total = jnp.float32(0)
+        total, bonus_weight = jnp.float32(0), as_number(self.config.entropy)
         rows: list[dict[str, Array]] = []
         for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             logp, entropy = self._chosen(group, head, out, batch.action, batch.seen.avail)
@@ -266,7 +267,7 @@ class _PPO(OnPolicy):
             surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
             policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
             value_loss = mean(self._value_error(value, target, old_value), known)
-            total = total + policy_loss - self.config.entropy * bonus + value_loss
+            total = total + policy_loss - bonus_weight * bonus + value_loss
             if chosen is not None:
                 beyond = take(chosen, group, 2).reshape(-1)
                 total = total + mean(0.5 * (beyond - (target - old_value)) ** 2, weight)

@@ -93,7 +93,7 @@ class Tuning:
         from flockrl.algos.assembly import make_algorithm
         from flockrl.envs.registry import make
         from flockrl.training.channels import around
-        from flockrl.tuning.space import check_space, read_space, settle
+        from flockrl.training.space import check_space, read_space, settle
 
         self.algorithm, self.flags, self.out = algorithm, given.run, out
         self.fixed = {**vars(given.training), **settings}
@@ -107,7 +107,7 @@ class Tuning:
 
     def _run_config(self, settings: dict[str, Any]) -> Any:
         from flockrl.training.config import RunConfig
-        from flockrl.tuning.space import settle
+        from flockrl.training.space import settle
 
         return RunConfig(self.algorithm, self.flags.env, *settle(self.algorithm, {**self.fixed, **settings}))
 
@@ -117,7 +117,7 @@ class Tuning:
 
     def run(self) -> None:
         from flockrl.training.loop import TrainingError
-        from flockrl.tuning.result import PICTURE, TABLE, draw_search, trials_table, write_best, write_trials
+        from flockrl.tuning.result import PICTURE, TABLE, draw_search, told, trials_table, write_best, write_trials
         from flockrl.tuning.search import SEARCH, Search
         from flockrl.tuning.trials import Trials
 
@@ -140,6 +140,7 @@ class Tuning:
             raise TrainingError(f"No trial was completed: {why}")
         draw_search(search, self.out / PICTURE, self.objective)
         self.console.print(trials_table(search, self.objective))
+        self._say(told(search))
         file = write_best(self.out, self.algorithm, flags.env, self.fixed, search.best.settings)
         self._confirm(search)
         self._say(f"Train with it: flockrl train {self.algorithm} {flags.env} --config {file}")

@@ -1,6 +1,7 @@
 """A run on a compiled environment: rollout and update as one program, evaluation as another.
 
 On several devices, environments are shared out among them; parameters, optimiser and replay are the same everywhere.
+Several seeds are dealt to the devices instead, each seed to one, where its program is that of a single device.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
 
 from flockrl.core.devices import everywhere, make_mesh, shared_out, spread, within
 from flockrl.core.errors import UsageError
@@ -46,6 +48,11 @@ class CompiledProgram:
         self.chosen: dict[str, Any] = {}
         self.settings: dict[str, Any] = {}
         self._mesh: Any = None
+        self._seeds: tuple[int, ...] = ()
+        self._places: dict[int, Any] = {}
+        """Seed -> its device, where there are several of both."""
+        self._elsewhere: dict[Any, Any] = {}
+        """Device -> the training that is compiled for it, where it is not the first."""
         self._init, self._evaluate, self._advance, self._step = self._jitted()
 
     def _jitted(self) -> tuple[Any, Any, Any, Any]:
@@ -80,12 +87,26 @@ class CompiledProgram:
                 f"The {jax.default_backend()} here has {len(there)} device{'s' * (len(there) > 1)} and not {count}: "
                 f"use --devices {len(there)} or all. XLA_FLAGS=--xla_force_host_platform_device_count=N divides a CPU."
             )
+        if len(self._seeds) > 1 and not several:
+            self._deal(there[:count], asked)
+            return
         envs = self.setting.options.envs
         if envs % count:
             raise UsageError(f"{count} devices must share {envs} environments evenly: change --envs or --devices.")
         self._mesh = make_mesh(there[:count])
         self.chosen["devices"] = count
         self._init, self._evaluate, self._advance, self._step = self._jitted()
+
+    def _deal(self, devices: Sequence[Any], asked: Any) -> None:
+        """Give each seed a device, in turns."""
+        if asked != "all" and len(devices) > len(self._seeds):
+            raise UsageError(
+                f"Each seed trains on one device, and {len(self._seeds)} seeds leave some of {len(devices)} idle: use "
+                f"--devices {len(self._seeds)}."
+            )
+        devices = devices[: len(self._seeds)]
+        self._places = {seed: devices[i % len(devices)] for i, seed in enumerate(self._seeds)}
+        self.chosen["devices"] = len(devices)
 
     # Pure functions
 
@@ -138,12 +159,15 @@ class CompiledProgram:
         return jax.eval_shape(self.init, jax.random.key(0))
 
     def open(self, seeds: Sequence[int]) -> None:
-        """A compiled environment needs nothing."""
+        """A compiled environment needs nothing; where there are several devices, seeds are dealt to them."""
+        self._seeds = tuple(seeds)
 
     def close(self) -> None:
         """Nothing was opened."""
 
     def settle(self, state: TrainState, seed: int) -> TrainState:
+        if self._places:
+            return jax.device_put(state, self._places[seed])
         if self._mesh is None:
             return state
         learner, actors, iteration = self._layout()
@@ -164,7 +188,12 @@ class CompiledProgram:
                 if self.recording is None
                 else self._step.lower(state, train_key, self.settings),
             ]
-        self._init, self._evaluate, train = compile_all(lowered)
+        others = list(dict.fromkeys(self._places.values()))[1:]
+        lowered += [
+            self._advance.lower(*_on(device, (state, train_key, jnp.int32(1), self.settings))) for device in others
+        ]
+        self._init, self._evaluate, train, *rest = compile_all(lowered)
+        self._elsewhere = dict(zip(others, rest, strict=True))
         if self.recording is None:
             self._advance = train
         else:
@@ -174,10 +203,14 @@ class CompiledProgram:
     def start_state(self, seed: int, moves: int = 0) -> TrainState:
         """The state before the first iteration, or one like it after so many moves in a curriculum."""
         key = seed_keys(seed)[0]
-        return self._init(jax.random.fold_in(key, moves) if moves else key, self.settings)
+        state = self._init(jax.random.fold_in(key, moves) if moves else key, self.settings)
+        return self.settle(state, seed) if self._places else state
 
     def run(self, state: TrainState, seed: int, count: int) -> tuple[TrainState, Episodes, dict[str, Array]]:
         key = seed_keys(seed)[1]
+        if self._places.get(seed) in self._elsewhere:
+            place = self._places[seed]
+            return self._elsewhere[place](state, *jax.device_put((key, jnp.int32(count), self.settings), place))
         if self.recording is None:
             return self._advance(state, key, jnp.int32(count), self.settings)
         sums: Any = None
@@ -189,4 +222,17 @@ class CompiledProgram:
         return state, sums[0], means(self.algorithm, state, sums[1], count)
 
     def evaluate(self, state: TrainState, seed: int, step: int) -> tuple[Any, ...]:
-        return self._evaluate(self.algorithm.params(state.learner), evaluation_key(seed, step), self.settings)
+        params = self.algorithm.params(state.learner)
+        if self._places:  # programs that are not worth compiling for each device run on the first
+            params = jax.device_put(params, self._places[self._seeds[0]])
+        return self._evaluate(params, evaluation_key(seed, step), self.settings)
+
+
+def _on(device: Any, arrays: PyTree) -> PyTree:
+    """The shapes of these arrays as arrays of one device."""
+    place = SingleDeviceSharding(device)
+
+    def shape(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x), sharding=place)
+
+    return jax.tree.map(shape, arrays)

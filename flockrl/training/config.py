@@ -57,6 +57,8 @@ class TrainOptions:
     """When the next stage begins: at an evaluation, as eval_return:-12, or after steps in each, as steps:100000; by
     default after equal parts of the run. progress: each evaluation chooses a stage, by how fast eval_return (or
     progress:METRIC) changes there."""
+    pbt: tuple[str, ...] = ()
+    """Population-based training: seeds copy better ones every=STEPS, and vary settings such as lr=log:1e-4:1e-2."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):

@@ -10,7 +10,8 @@ import numpy as np
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.errors import notice, reason
-from flockrl.core.types import EnvSpec
+from flockrl.core.types import EnvSpec, EvalResult
+from flockrl.evaluation.metrics import team_metrics
 from flockrl.rollouts.compiled import Episodes
 from flockrl.view.plots import draw_curve
 
@@ -42,6 +43,19 @@ def per_side(sides: Mapping[str, tuple[int, ...]], what: str, per_agent: Any) ->
     """A figure of all agents [N] as the mean of each side."""
     names = side_names(sides, what)
     return {name: float(np.mean(np.asarray(per_agent)[list(agents)])) for name, agents in names.items()}
+
+
+def evaluated(result: EvalResult, sides: Mapping[str, tuple[int, ...]], env: Any) -> dict[str, Any]:
+    """The figures of an evaluation in this environment."""
+    return {
+        **{f"eval_{name}": float(values.mean()) for name, values in result.measures.items()},
+        "eval_return": result.mean,
+        **per_side(sides, "eval_return", result.per_agent),
+        "eval_return_std": result.std,
+        "eval_return_per_agent": result.per_agent.tolist(),
+        "eval_episodes": result.episodes,
+        **team_metrics(result.per_agent, env.spec.groups, getattr(env, "best", None)),
+    }
 
 
 def draw(runs: Sequence[Path], file: Path) -> None:

@@ -18,17 +18,17 @@ from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_
 from flockrl.core.types import PyTree
 from flockrl.envs.api import Env
 from flockrl.envs.host.batch import HostFault
-from flockrl.evaluation.metrics import team_metrics
 from flockrl.evaluation.playing import summarize
 from flockrl.training.best import Best
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig, check_settings, write_choices
 from flockrl.training.curriculum import Staged
 from flockrl.training.exploit import Exact
-from flockrl.training.figures import draw, parties, per_side, row_of, side_names
+from flockrl.training.figures import draw, evaluated, parties, per_side, row_of, side_names
 from flockrl.training.interrupt import interrupts
 from flockrl.training.log import Log
 from flockrl.training.memory import ADVICE
+from flockrl.training.population import population_of
 from flockrl.training.program import Program, TrainState
 from flockrl.training.run import Run
 from flockrl.training.trackers import make_trackers
@@ -65,6 +65,7 @@ class Loop:
         self.seeds = [run.options.seed for run in runs]
         self.warm = warm
         self._enter(env)
+        self.population = population_of(runs, self.base, apart=bool(self.parties))
         self.trackers = make_trackers(runs[0].options.log)
         self.callbacks: list[Callback] = [*self.trackers, *callbacks]
         if not quiet:
@@ -73,6 +74,7 @@ class Loop:
         self.log_every = math.ceil(total / LOG_POINTS)
         self.eval_every = self._iterations(options.eval_every, 20)
         self.checkpoint_every = self._iterations(options.checkpoint_every, 10)
+        self.evolve_every = total if self.population is None else self._iterations(self.population.plan.every, 10)
         self.interrupted, self.saved = False, -1
         self.stop_reason: str | None = None
         self.began, self.train_seconds = time.perf_counter(), 0.0
@@ -145,6 +147,8 @@ class Loop:
         self.last: list[dict[str, Any]] = []
         if not shared:
             self.states = [self._begin(self.program.start_state(seed)) for seed in self.seeds]
+            if self.population is not None:
+                self.states = self.population.begin(self.states)
             for path in self.paths:
                 self._opened(Log(path), {}, Best(self.parties))
             if self.program.recording is not None:
@@ -166,6 +170,8 @@ class Loop:
                 raise checkpoints.damaged(step) from error
             checkpoints.drop_after(step)
             self.states.append(self.program.settle(state, self.seeds[i]))
+        if self.population is not None:
+            self.population.resume(step)
         self.saved = step // self.program.setting.iteration_steps
         return self.saved
 
@@ -197,8 +203,8 @@ class Loop:
     def _stretch(self, iteration: int) -> int:
         """Advance all seeds to the next point where something is due."""
         total = self.program.setting.iterations
-        due = [every * (iteration // every + 1) for every in (self.log_every, self.eval_every, self.checkpoint_every)]
-        until = min([*due, total])
+        each = (self.log_every, self.eval_every, self.checkpoint_every, self.evolve_every)
+        until = min([every * (iteration // every + 1) for every in each] + [total])
         began = time.perf_counter()
         pairs = zip(self.states, self.seeds, strict=True)
         done = [self.program.run(state, seed, until - iteration) for state, seed in pairs]
@@ -211,7 +217,11 @@ class Loop:
         self.train_seconds += seconds
         for row in rows:
             row["steps_per_second"] = round((until - iteration) * self.program.setting.iteration_steps / seconds, 1)
-        self._record(until, rows, evaluate=until % self.eval_every == 0 or until == total)
+        ranked = until % self.evolve_every == 0
+        self._record(until, rows, evaluate=until % self.eval_every == 0 or ranked or until == total)
+        if self.population is not None and ranked and until < total and self.stop_reason is None:
+            step, scores = until * self.program.setting.iteration_steps, [row["eval_return"] for row in rows]
+            self.states = self.population.evolve(step, scores, self.states)
         if isinstance(self.program, Staged) and until < total:
             self._choose_stage(self.program, until * self.program.setting.iteration_steps, rows[0])
         if until % self.checkpoint_every == 0 or until == total:
@@ -235,16 +245,9 @@ class Loop:
                 played = self.program.evaluate(self.states[i], self.seeds[i], step)
                 result = None if played is None else summarize(*played)
             if result is not None:
-                row |= {f"eval_{name}": float(values.mean()) for name, values in result.measures.items()}
-                row["eval_return"] = result.mean
-                row |= per_side(self.parties, "eval_return", result.per_agent)
-                self.best[i].note(row, step, self.program.setting.algorithm, self.states[i].learner)
-                row["eval_return_std"] = result.std
-                row["eval_return_per_agent"] = result.per_agent.tolist()
-                row["eval_episodes"] = result.episodes
-                best = getattr(self.env, "best", None)
-                row |= team_metrics(result.per_agent, self.env.spec.groups, best)
+                row |= evaluated(result, self.parties, self.env)
                 algorithm = self.program.setting.algorithm
+                self.best[i].note(row, step, algorithm, self.states[i].learner)
                 row |= self.exact.figures(algorithm, algorithm.params(self.states[i].learner))
             seconds = round(time.perf_counter() - self.began, 3)
             row = {"step": step, "seconds": seconds, **row}
@@ -318,6 +321,8 @@ class Loop:
             self.program.recording.remove()
         if len(self.paths) > 1:
             draw(self.paths, self.base / CURVE)
+        if self.population is not None:
+            self.population.draw(self.paths)
         self._tell("on_end", iteration)
 
     def _newest_row(self) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 
 from flockrl.algos.assembly import ACTS, facts, make_algorithm
+from flockrl.algos.wrappers.held import held
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError, install
 from flockrl.core.memory import MEMORY, parse_size
+from flockrl.core.types import Algorithm, EnvSpec
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.training.channels import around, channels
@@ -18,6 +20,7 @@ from flockrl.training.compiled import CompiledProgram
 from flockrl.training.config import RunConfig
 from flockrl.training.hosted import HostProgram
 from flockrl.training.pack import make_packer
+from flockrl.training.population import plan_of
 from flockrl.training.program import Program, Setting, make_setting
 
 
@@ -37,7 +40,14 @@ def make_source(name: Any, memory_limit: str | None = None) -> Any:
 def make_program(config: RunConfig, source: Any) -> Program:
     """The program for an environment, compiled or on the host, or for recorded trajectories."""
     source = source if config.recorded else around(config.config, source)
-    build = partial(make_algorithm, config.algorithm, config=config.config, env=None if config.recorded else source)
+    env = None if config.recorded else source
+    build = partial(make_algorithm, config.algorithm, config=config.config, env=env)
+    if plan := plan_of(config.algorithm, config.options, config.config):
+        if config.recorded or isinstance(source, Host):
+            raise UsageError(
+                f"A population copies whole states, for which {config.env} must be compiled: leave out --pbt."
+            )
+        build = partial(_held, config, plan.names, env)
     setting = make_setting(config, source.spec, build)
     if config.recorded:
         return _on_files(config, source, setting)
@@ -53,6 +63,12 @@ def make_program(config: RunConfig, source: Any) -> Program:
         if getattr(config.options, name) is not None:
             raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
     return CompiledProgram(setting, source)
+
+
+def _held(config: RunConfig, names: tuple[str, ...], env: Any, spec: EnvSpec, *, envs: int, updates: int) -> Algorithm:
+    """The learner of a population, whose settings are part of its state."""
+    make = partial(make_algorithm, config.algorithm, spec, envs=envs, updates=updates, env=env)
+    return held(lambda config: make(config=config), config.config, names)
 
 
 def _one_device(config: RunConfig) -> None:

@@ -177,6 +177,8 @@ def resume(
     runs = [Run(p, env, trust) for p in paths]
     if steps is not None and runs[0].config.options.curriculum is not None:
         raise UsageError("A curriculum belongs to the length that its run was given: train a new one with --init-from.")
+    if steps is not None and runs[0].config.options.pbt:
+        raise UsageError("A population does not rank at its last step: its length cannot change. Train a new one.")
     if devices is not None:
         for run in runs:
             options = build(TrainOptions, {**vars(run.config.options), "devices": devices}, "resume")

@@ -12,6 +12,7 @@ import numpy as np
 from flockrl.algos.assembly import Sides
 from flockrl.algos.parts import check_layers, in_layers, layer_names
 from flockrl.algos.wrappers.adversary import AttackState
+from flockrl.algos.wrappers.held import HeldState
 from flockrl.algos.wrappers.league import LeagueState, first
 from flockrl.algos.wrappers.self_play import SelfPlayState
 from flockrl.core.errors import UsageError
@@ -129,7 +130,7 @@ def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec |
             raise UsageError(f"This run has no side {side!r} that could begin with {config.init_from}.")
         taken, note = take_over(source, learner[side], config.init_from, partly, changes)
         return {**learner, side: taken}, note
-    if isinstance(source, SelfPlayState | AttackState):
+    while isinstance(source, HeldState | SelfPlayState | AttackState):
         source = source.learner
     if isinstance(source, LeagueState):
         source = first(source.learners)
@@ -137,10 +138,15 @@ def _init_from(config: RunConfig, learner: PyTree, partly: bool, spec: EnvSpec |
         raise UsageError("The learners of a league begin anew: leave out --init-from.")
     if spec is not None and not side:
         source = resized(source, run.spec, spec)
-    if isinstance(learner, SelfPlayState | AttackState):  # whom it practises with begins anew
-        taken, note = take_over(source, learner.learner, config.init_from, partly, changes)
-        return learner._replace(learner=taken), note
-    return take_over(source, learner, config.init_from, partly, changes)
+    return _within(source, learner, config.init_from, partly, changes)
+
+
+def _within(source: PyTree, learner: PyTree, name: str, partly: bool, changes: Changes) -> tuple[PyTree, str]:
+    """`take_over` by the learner itself: whom it practises with and settings that it holds begin anew."""
+    if not isinstance(learner, HeldState | SelfPlayState | AttackState):
+        return take_over(source, learner, name, partly, changes)
+    taken, note = _within(source, learner.learner, name, partly, changes)
+    return learner._replace(learner=taken), note
 
 
 def resized(source: PyTree, theirs: EnvSpec, mine: EnvSpec) -> PyTree:

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from flockrl.algos.presets import make_config
 from flockrl.core.rundir import write_json
 from flockrl.evidence.records import write_csv
+from flockrl.training.space import Dimension, split
 from flockrl.tuning.confirm import Confirmation
 from flockrl.tuning.search import Search
-from flockrl.tuning.space import Dimension, split
 
 SHOWN = 10
 """Trials in the printed table."""
+ENOUGH = 20
+"""Complete trials from which on shares of importance are more than a hint."""
 PICTURE, TABLE, SUMMARY = "importance.png", "trials.csv", "tuning.json"
 COLORS = {"complete": "#0b6e99", "pruned": "#b9c2cc"}
 
@@ -38,7 +39,7 @@ def write_trials(search: Search, file: Path) -> None:
 
 
 def trials_table(search: Search, objective: str) -> Table:
-    """The best trials; then how many there were, and what mattered."""
+    """The best trials."""
     table = Table(title="best trials", title_justify="left")
     for name in ("trial", objective, *(d.name for d in search.space)):
         table.add_column(name, justify="right")
@@ -47,12 +48,16 @@ def trials_table(search: Search, objective: str) -> Table:
     for trial in sorted(done, key=lambda t: (sign * (t.value or 0.0), t.number))[:SHOWN]:
         settings = (_shown(trial.settings[d.name]) for d in search.space)
         table.add_row(str(trial.number), f"{trial.value:.3f}", *settings)
-    counts = {state: sum(trial.state == state for trial in search.trials) for state in ("complete", "pruned", "failed")}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in search.importances().items())
-    table.caption = Text(f"{len(search.trials)} trials: {told}." + (f" What mattered: {shares}." if shares else ""))
-    table.caption_justify = "left"
     return table
+
+
+def told(search: Search) -> str:
+    """How many trials there were, and what mattered, in two sentences."""
+    counts = {state: sum(trial.state == state for trial in search.trials) for state in ("complete", "pruned", "failed")}
+    ends = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in search.importances().items())
+    few = " (a hint: the trials are few)" if counts["complete"] < ENOUGH else ""
+    return f"{len(search.trials)} trials: {ends}." + (f" What mattered{few}: {shares}." if shares else "")
 
 
 def _shown(value: Any) -> str:
@@ -123,10 +128,14 @@ def draw_search(search: Search, file: Path, objective: str) -> None:
     names = list(reversed([d.name for d in panels]))
     grid[0].barh(names, [shares.get(name, 0.0) for name in names], color=COLORS["complete"])
     grid[0].set_xlabel("share of importance")
-    grid[0].set_title("what mattered", loc="left", fontsize=10)
+    done = sum(trial.state == "complete" for trial in search.trials)
+    hint = f"{done} trials" if done >= ENOUGH else f"{done} trials, a hint"
+    grid[0].set_title(f"what mattered ({hint})", loc="left", fontsize=10)
     for axes, dimension in zip(grid[1:], panels, strict=True):
         _draw_setting(axes, search, dimension)
-    grid[1].set_ylabel(objective)
+    grid[1].set_ylabel(f"{objective}, {'more' if search.maximise else 'less'} is better")
+    pruned = "; grey: pruned trials" if any(trial.state == "pruned" for trial in search.trials) else ""
+    figure.suptitle(f"each setting against the objective, one dot per trial; ring: the best{pruned}", fontsize=9)
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
@@ -151,8 +160,15 @@ def _draw_setting(axes: Any, search: Search, dimension: Dimension) -> None:
                 axes.plot(x, trial.value, "o", ms=11, mfc="none", mec="#c8553d", mew=1.6)
     if words:
         axes.set_xticks(range(len(words)), words)
-    elif dimension.log:
-        axes.set_xscale("log")
+        axes.set_xlim(-0.5, len(words) - 0.5)
+    else:  # all of the range that was searched
+        if dimension.log:
+            axes.set_xscale("log")
+            room = (dimension.high / dimension.low) ** 0.05
+            axes.set_xlim(dimension.low / room, dimension.high * room)
+        else:
+            room = 0.05 * (dimension.high - dimension.low)
+            axes.set_xlim(dimension.low - room, dimension.high + room)
     if len(whole) > 4:  # a trial that failed to learn must not hide the others
         low, high = np.percentile(whole, [10, 100] if search.maximise else [0, 90])
         room = 0.15 * (high - low) or 1.0

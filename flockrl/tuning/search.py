@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flockrl.core.errors import CannotWrite, UsageError, install
-from flockrl.tuning.space import Dimension
+from flockrl.training.space import Dimension
 
 SEARCH = "search.jsonl"
 Sampler = Literal["tpe", "cmaes", "random"]

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("optuna")
 
 from flockrl.core.errors import UsageError
+from flockrl.training.space import read_space
 from flockrl.tuning.confirm import Confirmation, confirming, welch
-from flockrl.tuning.result import draw_search, tell, trials_table, write_best, write_trials
+from flockrl.tuning.result import draw_search, tell, told, trials_table, write_best, write_trials
 from flockrl.tuning.search import SEARCH, Search
-from flockrl.tuning.space import read_space
 from flockrl.tuning.trials import Trials
 
 WORDS = ("lr=log:1e-4:1e-1", "gamma=0.9:0.999")
@@ -140,7 +140,9 @@ def test_what_is_written(tmp_path):
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 13
     draw_search(search, tmp_path / "picture.png", "eval_return")
     assert (tmp_path / "picture.png").stat().st_size > 5000
-    assert "12 trials" in str(trials_table(search, "eval_return").caption)
+    assert told(search).startswith("12 trials: ")
+    assert "(a hint: the trials are few)" in told(search)
+    assert trials_table(search, "eval_return").row_count > 0
 
 
 def test_the_best_is_what_train_takes(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from flockrl.core.code import Untrusted, trusting
 from flockrl.core.errors import UsageError
-from flockrl.tuning.space import Dimension, check_space, read_space, settle
+from flockrl.training.space import Dimension, check_space, read_space, settle
 
 
 def space(*words, algorithm="mappo", **fixed):
