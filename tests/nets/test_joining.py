@@ -50,7 +50,7 @@ class Meeting:
 
     def step(self, key, state, action):
         there = self.there(state.t)
-        spot = jnp.where(there[:, None], state.spot + WAYS[action], state.spot)
+        spot = jnp.where(there[:, None], state.spot + jnp.asarray(WAYS)[action], state.spot)
         away = jnp.linalg.norm(spot[:, None] - spot[None] + 1e-6, axis=-1)
         paid = jnp.where(there, -(away * there).sum(-1) / there.sum(), 0.0)
         state = Crowd(state.t + 1, spot)
