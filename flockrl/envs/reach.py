@@ -61,6 +61,7 @@ class _HostReach(HostEnv):
         return self._near(seen), *outcome
 
     def _near(self, seen: Observation) -> Observation:
+        assert self.inner.distances is not None  # `reaching` looked
         n, apart = self.spec.num_agents, np.asarray(self.inner.distances(), np.float32)
         if apart.shape != (n, n):
             raise UsageError(f"{self.spec.name}: distances must be a square of {n} x {n}, not {list(apart.shape)}.")
@@ -104,7 +105,7 @@ def reaching(env: Any, limit: float | None, seen: bool = False) -> Any:
 def original(env: Any) -> Any:
     """The environment without a limit that `reaching` gave it."""
     if isinstance(env, Reach):
-        return env.inner  # type: ignore[attr-defined]
+        return env.inner
     return getattr(env, "reaches", env) if isinstance(env, Host) else env
 
 
