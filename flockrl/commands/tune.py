@@ -124,7 +124,8 @@ class Tuning:
         if any(path.name not in ("lock", SEARCH) for path in self.out.iterdir()) and not (self.out / SEARCH).exists():
             raise UsageError(f"{self.out} holds something else than a search: choose another --out.")
         flags = self.flags
-        about = {key: value for key, value in self._run_config({}).to_json().items() if key != "versions"}
+        saved = self._run_config({}).to_json()  # what stays empty is left out, as it was before it could be asked for
+        about = {key: value for key, value in saved.items() if key != "versions" and value != ()}
         about |= {"objective": flags.objective, "seeds": flags.seeds}
         pruner: Pruner | None = flags.pruner or ("median" if flags.prune else None)
         search = Search(
