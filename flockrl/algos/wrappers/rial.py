@@ -37,10 +37,11 @@ def rial(spec: EnvSpec, config: Any, make: Callable[[EnvSpec, Any], Algorithm]) 
         )
     if spec.whole is not None:
         raise UsageError("rial talks within a whole team and not within a side of a game: use another comm.")
-    inner = dataclasses.replace(config, comm="none", comm_size=None, channel="")
+    inner, note = dataclasses.replace(config, comm="none", comm_size=None, channel=""), ""
     if getattr(config, "n_step", AHEAD) < AHEAD and not getattr(config, "td_lambda", 0.0):
-        inner = dataclasses.replace(inner, n_step=AHEAD)
-    return _Speakers(spec, config, make(with_speakers(spec, config.message_size), inner)).algorithm()
+        inner, note = dataclasses.replace(inner, n_step=AHEAD), f"n_step {AHEAD}, as rial needs"
+    made = _Speakers(spec, config, make(with_speakers(spec, config.message_size), inner)).algorithm()
+    return made._replace(note=", ".join(filter(None, (made.note, note))))
 
 
 def with_speakers(spec: EnvSpec, symbols: int) -> EnvSpec:
