@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from flockrl.core.text import printable
@@ -35,7 +35,7 @@ class Senders:
         if self.refused and not self.refused.isdisjoint(_name(id, peer) for id in ids):
             raise BadData("Data from this sender broke training repeatedly: nothing is taken from it any more.")
 
-    def remember(self, ids: Sequence[str], versions: Sequence[int], peer: str) -> None:
+    def remember(self, ids: Iterable[str], versions: Iterable[int], peer: str) -> None:
         """Note who sent these trajectories, and by which versions of the policy they were made."""
         with self._lock:
             for id, version in zip(ids, versions, strict=True):
