@@ -73,7 +73,7 @@ def prediction(
     logp = jax.nn.log_softmax(jnp.where(whole.own_actions, logits, -1e9))
     did = moves[0][..., None, :].astype(jnp.int32)
     others = np.array([[spec.places[i] != j for j in range(whole.num_agents)] for i in group.agents])
-    counts = (others & moves[1][..., None, :]).astype(jnp.float32)
+    counts = (moves[1][..., None, :] & others).astype(jnp.float32)
     if weight is not None:
         counts = counts * weight[..., None]
     surprise = -jnp.take_along_axis(logp, jnp.broadcast_to(did, counts.shape)[..., None], -1)[..., 0]

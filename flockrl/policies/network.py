@@ -52,7 +52,7 @@ class TeamNetwork:
         self.talk = None if getattr(config, "comm", "none") == "none" else Talk(spec, config, widths)
         self.stateful = self.memory_size > 0 or (self.talk is not None and self.talk.stateful)
         self.recurrent = self.memory_size > 0 or (self.talk is not None and self.talk.delay > 0)
-        beside = {"out_scale": out_scale, "foreseen": foreseen}
+        beside: dict[str, Any] = {"out_scale": out_scale, "foreseen": foreseen}
         spreads = log_std or [False] * len(groups)
         self.nets = [
             make_network(spec, config, width, group, ids=ids(spec, group, config), log_std=spread, **beside)

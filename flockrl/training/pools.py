@@ -137,9 +137,10 @@ def learned_psro(
         answers = {}
         for name in names:
             rivals = {o: game.rival(o, pools[o], weights[o], rounds + 1) for o in names if o != name}
+            own: dict[str, Any] = {name: dict(settings or {})}
             run = train(
                 {name: oracle, **rivals}, env, steps=steps, envs=envs, seed=seed + number, eval_episodes=1,
-                out=out / f"round_{number}" / name, **{name: dict(settings or {})},
+                out=out / f"round_{number}" / name, **own,
             )  # fmt: skip
             answers[name], runs[name] = run.params()[name], [*runs[name], run.path]
         pools = {name: [*pool, answers[name]] for name, pool in pools.items()}

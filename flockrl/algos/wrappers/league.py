@@ -198,7 +198,7 @@ class _League:
         learners, metrics = jax.lax.map(lambda now: self.inner.update(*now), (state.learners, lessons, keys))
         gained = ahead(trajectory.reward, own)
         told = self._parts((trajectory.first, gained, rival), 1)
-        count = jax.vmap(lambda before, now: results(before, *now, self.size + self.crew))
+        count = jax.vmap(lambda before, now: results(before, now[0], now[1], now[2], self.size + self.crew))
         running, wins, games = count(self._parts(state.running, 0), told)
         running = jax.tree.map(lambda x: x.reshape(-1), running)
         roster, updates = self._rated(state.roster, wins, games), state.updates + 1

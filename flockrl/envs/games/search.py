@@ -100,7 +100,7 @@ def _estimate(level: Level) -> Array:
     own, other = (x @ LINES for x in (level.own, level.other))
 
     def open_to(mine: Array, theirs: Array) -> Array:
-        worth: Array = sum((mine == k) * WORTH[k] for k in range(1, LINE))  # type: ignore[assignment]
+        worth: Array = sum((mine == k) * WORTH[k] for k in range(1, LINE))
         return (worth * (theirs == 0)).sum(-1)
 
     return jnp.clip(open_to(own, other) - open_to(other, own), -0.5, 0.5)
