@@ -58,14 +58,14 @@ class _Feudal:
     def __init__(self, spec: EnvSpec, config: FeudalConfig, envs: int, updates: int):
         self.spec, self.config, self.every = spec, config, config.manager_every
         self.identity = config.worker == IDENTITY
-        self.goals: Any = None if self.identity else _goals(spec, config, updates)
-        tasks = spec if self.identity else decisions_of(spec, self.goals.count, self.every)
+        goals: Any = () if self.identity else _goals(spec, config, updates)
+        tasks = spec if self.identity else decisions_of(spec, goals.count, self.every)
         made = {"manager": make_algorithm(config.manager, tasks, config.tier("manager"), envs=envs, updates=updates)}
         if not self.identity:
             made["worker"] = make_algorithm(
-                config.worker, self.goals.work, config.tier("worker"), envs=envs, updates=updates
+                config.worker, goals.work, config.tier("worker"), envs=envs, updates=updates
             )
-        self.tasks, self.tiers = tasks, made
+        self.goals, self.tasks, self.tiers = goals, tasks, made
         if config.allocate != "scores" and made["manager"].scores is None:
             raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
 
@@ -123,7 +123,8 @@ class _Feudal:
         exp(sum of scores), as Gumbel noise on scores does nearly, policy gradients of the two would be equal.
         """
         assert self.tiers["manager"].scores is not None
-        scores: Any = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, key)
+        source: Any = key
+        scores = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, source)
         found, how = scores(explore), self.config.allocate
         goals = jax.lax.cond(
             (held.clock == 0).any(),
