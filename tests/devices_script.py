@@ -9,7 +9,7 @@ import numpy as np
 from stop_at import StopAt
 
 import flockrl
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 SMALL = {
     "steps": 20 * 128, "envs": 8, "rollout_steps": 16, "hidden": (8,), "eval_every": 1280, "eval_episodes": 8,

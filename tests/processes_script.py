@@ -17,7 +17,7 @@ def main(what, port, number, out):
     from stop_at import StopAt
 
     import flockrl
-    from flockrl.training.loop import Interrupted
+    from flockrl.training.interrupt import Interrupted
 
     with group.place(out, resumed=what == "resume") as path:
         if what == "resume":

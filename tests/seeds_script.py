@@ -10,7 +10,7 @@ from devices_script import LEARNERS, SMALL
 from stop_at import StopAt
 
 import flockrl
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 TIMING = {"seconds", "steps_per_second"}
 

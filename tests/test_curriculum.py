@@ -14,7 +14,7 @@ from flockrl.core.errors import UsageError
 from flockrl.envs import make
 from flockrl.training.config import TrainOptions
 from flockrl.training.curriculum import Staged, carried
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 from flockrl.training.stages import CHANCE, Curriculum, Met, Position, curriculum_of, position_of
 
 RUN = {

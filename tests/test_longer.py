@@ -12,7 +12,7 @@ import flockrl
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 STEADY = {**TINY, "lr_schedule": "constant"}
 

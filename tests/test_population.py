@@ -13,7 +13,7 @@ from flockrl.algos.presets import make_config
 from flockrl.core.errors import UsageError
 from flockrl.envs import make
 from flockrl.training.config import RunConfig, TrainOptions
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 from flockrl.training.population import HISTORY, PICTURE, plan_of, population_of, read_history, settings_of
 from flockrl.training.programs import make_program
 

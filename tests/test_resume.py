@@ -17,7 +17,7 @@ from stop_at import StopAt
 import flockrl
 from flockrl.core.rundir import read_metrics
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 TIMING = {"seconds", "steps_per_second"}
 COMMON = [

@@ -19,8 +19,8 @@ from flockrl.core.lock import lock
 from flockrl.core.rundir import read_metrics
 from flockrl.training import figures, loop
 from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.interrupt import Interrupted
 from flockrl.training.log import Board, Log
-from flockrl.training.loop import Interrupted
 
 ENV = "mpe/simple_spread"
 

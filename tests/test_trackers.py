@@ -12,7 +12,7 @@ from stop_at import StopAt
 
 import flockrl
 from flockrl.core.errors import UsageError
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 from flockrl.training.trackers import flat, names
 
 ON_PATH = "mpe/simple"

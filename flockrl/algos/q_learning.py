@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +21,7 @@ import optax
 
 from flockrl.algos.exploration import alike, level, others_change, random_action, taken_chance
 from flockrl.algos.family import Family
+from flockrl.algos.mixing import make_mixer, side_loss
 from flockrl.algos.parts import joint, mean, own_key, require_discrete
 from flockrl.algos.q_config import QConfig
 from flockrl.algos.replay_learner import Learned, ReplayLearner, ReplayState
@@ -32,7 +32,7 @@ from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, best_action, pick
-from flockrl.nets.mixers import Constraint, Dueling, Joint, Looking, Monotonic, Sum, Weighted, total
+from flockrl.nets.mixers import Joint, total
 from flockrl.policies.network import TeamNetwork, one_step, unroll
 from flockrl.replay.ring import Replay, stretch, typical
 
@@ -73,20 +73,7 @@ class QLearner(ReplayLearner):
         self.own = spec.own_actions
         names = dict.fromkeys(spec.sides) if config.mixer != "none" else ()
         self.sides = [np.flatnonzero(np.array(spec.sides) == side) for side in names]
-        self.mixers: list[Any] = [self._mixer() for _ in self.sides]
-
-    def _mixer(self) -> nn.Module:
-        config = self.config
-        size, hyper = config.of_mixer("mixer_size"), config.of_mixer("hyper_size")
-        mixer: nn.Module = {
-            "sum": Sum(),
-            "monotonic": Monotonic(size, hyper),
-            "qplex": Dueling(hyper),
-            "weighted": Weighted(size, hyper, config.hidden),
-            "qtran": Constraint(config.hidden),
-        }[config.mixer]
-        reads = config.mixer != "sum" and not self.spec.state_size
-        return Looking(mixer, self.spec.sight) if self.spec.sight.pictures and reads else mixer
+        self.mixers: list[Any] = [make_mixer(spec, config) for _ in self.sides]
 
     # State
 
@@ -336,28 +323,7 @@ class QLearner(ReplayLearner):
         losses, errors = [], []
         for k, net in enumerate(self.mixers):
             sides = self._of_side(done, k), self._of_side(best, k)
-            square, error = self._side_loss(net, {"params": mixers[k]}, *sides, target[..., k])
+            square, error = side_loss(self.config, net, {"params": mixers[k]}, *sides, target[..., k])
             losses.append(mean(weight[:, None] * square[..., None], known[..., k : k + 1]))
             errors.append(error)
         return sum(losses), jnp.stack(errors, -1)  # type: ignore[return-value]
-
-    def _side_loss(self, net: Any, params: PyTree, done: Joint, best: Joint, target: Array) -> tuple[Array, Array]:
-        """What one side's samples cost [T, b], and the error of its joint value."""
-        config, hold = self.config, jax.lax.stop_gradient
-        if config.mixer == "weighted":
-            mixed, central = net.apply(params, done)
-            low = mixed > target
-            if config.of_mixer("weighting") == "central":
-                chosen = (done.action == best.action).all((-1, -2))
-                low = ~(chosen | (target > net.apply(params, best)[1]))
-            scale = jnp.where(hold(low), config.of_mixer("low_weight"), 1.0)
-            return scale * (mixed - target) ** 2 + (central - target) ** 2, central - target
-        if config.mixer == "qtran":
-            # The sum of values must meet Q_jt - V at the best joint action and not lie below it elsewhere.
-            (value, rest), (top, _) = net.apply(params, done), net.apply(params, best)
-            at_best = total(best.q) - hold(top) + rest
-            elsewhere = jnp.minimum(total(done.q) - hold(value) + rest, 0.0)
-            conditions = config.of_mixer("opt_weight") * at_best**2 + config.of_mixer("nopt_weight") * elsewhere**2
-            return (value - target) ** 2 + conditions, value - target
-        error = net.apply(params, done) - target
-        return error**2, error

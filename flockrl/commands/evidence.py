@@ -80,7 +80,7 @@ def bench(words: list[str]) -> int:
         console.print(result_table(records) if _statistics(records, out) else plain_table(records))
         console.print(written(out), highlight=False, soft_wrap=True)
     if failed:
-        from flockrl.training.loop import TrainingError
+        from flockrl.core.errors import TrainingError
 
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise TrainingError(f"{failed[0].cell.folder} failed{more}: {failed[0].complaint}")

@@ -116,7 +116,7 @@ class Tuning:
         return {"run": run, "seeds": self.flags.seeds, "objective": self.objective}
 
     def run(self) -> None:
-        from flockrl.training.loop import TrainingError
+        from flockrl.core.errors import TrainingError
         from flockrl.tuning.result import PICTURE, TABLE, draw_search, told, trials_table, write_best, write_trials
         from flockrl.tuning.search import SEARCH, Search
         from flockrl.tuning.trials import Trials

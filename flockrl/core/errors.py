@@ -19,6 +19,12 @@ class UsageError(Exception):
     status = 2
 
 
+class TrainingError(UsageError):
+    """Training went wrong by itself (a number is no longer finite)."""
+
+    status = 1
+
+
 class CannotWrite(UsageError):
     """A file could not be written, e.g. because the disk is full. What was saved before is still there."""
 

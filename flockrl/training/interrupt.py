@@ -10,6 +10,10 @@ from types import FrameType
 from typing import Any
 
 
+class Interrupted(KeyboardInterrupt):
+    """Training was interrupted and saved; the text says how to resume."""
+
+
 @contextlib.contextmanager
 def interrupts(handler: Callable[[], None]) -> Iterator[None]:
     """Within, the first Ctrl-C (or SIGTERM) calls `handler`; the second one interrupts as usual."""

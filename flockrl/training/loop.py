@@ -13,7 +13,7 @@ import jax
 from flockrl.core.callbacks import Callback, Moment
 from flockrl.core.code import trusting
 from flockrl.core.devices import agreed, whole
-from flockrl.core.errors import CannotWrite, UsageError
+from flockrl.core.errors import CannotWrite, TrainingError
 from flockrl.core.rundir import CHECKPOINTS, CURVE, RESULT, read_metrics, write_json
 from flockrl.core.types import PyTree
 from flockrl.envs.api import Env
@@ -25,7 +25,7 @@ from flockrl.training.config import RunConfig, check_settings, write_choices
 from flockrl.training.curriculum import Staged
 from flockrl.training.exploit import Exact
 from flockrl.training.figures import draw, evaluated, parties, per_side, row_of, side_names
-from flockrl.training.interrupt import interrupts
+from flockrl.training.interrupt import Interrupted, interrupts
 from flockrl.training.log import Log
 from flockrl.training.memory import ADVICE
 from flockrl.training.population import population_of
@@ -36,16 +36,6 @@ from flockrl.view.progress import Progress
 
 LOG_POINTS = 100
 """Log points in a run, so that progress shows and no time is lost between compiled stretches."""
-
-
-class TrainingError(UsageError):
-    """Training went wrong by itself (a number is no longer finite)."""
-
-    status = 1
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was interrupted and saved; the text says how to resume."""
 
 
 class Loop:

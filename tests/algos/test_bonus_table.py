@@ -16,7 +16,7 @@ from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.envs import make
 from flockrl.rollouts.compiled import scan_rollout, start
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))

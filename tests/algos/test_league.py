@@ -14,7 +14,7 @@ from flockrl.algos.wrappers.self_play import OWN, RIVAL, SELF
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Observation, Trajectory
 from flockrl.envs import make
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 PENNIES, LEVER = (make(f"games/{name}:rounds=1").spec for name in ("matching_pennies", "lever"))
 ENVS, PART = 120, 40

@@ -14,7 +14,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.types import Actor, Algorithm, Mixture, Observation, Trajectory
 from flockrl.envs import make
 from flockrl.games.query import Examiner
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 PENNIES = make("games/matching_pennies:rounds=1").spec
 ENVS = 64

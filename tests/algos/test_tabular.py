@@ -17,7 +17,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_metrics
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
 from flockrl.training.checkpoint import Checkpoints
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 SIZES, ACTIONS = (2, 2, 1), (3, 3, 2)
 TABLES = {"all": (0, 0, 0), "groups": (0, 0, 1), "none": (0, 1, 2)}

@@ -10,7 +10,7 @@ import flockrl
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import read_metrics
 from flockrl.evaluation.talk import mutual_information
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 
 TALK = {**TINY, "comm": "tarmac", "comm_size": 4, "channel": "loss=0.3,delay=2,top=2,access=round_robin"}
 

@@ -24,7 +24,7 @@ from flockrl.envs.host.workers import Local, Workers, groups, owners
 from flockrl.rollouts.compiled import scan_rollout
 from flockrl.rollouts.host import host_rollout
 from flockrl.training.config import RunConfig, TrainOptions
-from flockrl.training.loop import Interrupted
+from flockrl.training.interrupt import Interrupted
 from flockrl.training.programs import make_program
 
 SMALL = {"rollout_steps": 30, "epochs": 2, "minibatches": 2, "hidden": (8,)}
