@@ -28,7 +28,7 @@ LATE = {"comm": "tarmac", "comm_rounds": 2, "channel": "topology=neighbours,dela
 
 def network(share="groups", memory="none", talk=None, spec=SPEC):
     talk = CommConfig(comm_size=3, **talk) if talk else CommConfig()
-    kept = {name: getattr(talk, name) for name in ("comm", "channel", "rounds", "heads", "message_size")}
+    kept = {name: getattr(talk, name) for name in ("comm", "channel", "rounds", "heads", "message_size", "early")}
     config = SimpleNamespace(
         hidden=(6,), activation="tanh", kernel=None, agent_ids=True, memory=memory, memory_size=5, **kept
     )  # fmt: skip
