@@ -5,6 +5,7 @@ exports each drone. Then every drone is a process of its own: they send each oth
 wind, which training had not. Their flights go to a server, which learns from them and hands back better policies. At
 last each drone in turn is killed in flight, and the others cover its area.
 
+    pip install -e '.[relay,members,report]'
     python examples/fleet.py
 """
 

@@ -3,6 +3,7 @@
 Trains a team that needs messages, exports each agent, starts a process per agent, and prints the return against loss
 and latency, with a member that is killed and started again while the others play on.
 
+    pip install -e '.[export,members]'
     python examples/members.py
 """
 

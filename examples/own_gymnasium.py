@@ -1,5 +1,6 @@
 """Your own Gymnasium environment: keep a room warm through a changing day.
 
+    pip install -e '.[gymnasium]'
     python examples/own_gymnasium.py --steps 100000
 
 Every ten minutes of a day, one agent sets the heating to a number between 0 and 1. It pays for heating and for every

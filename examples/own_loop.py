@@ -2,6 +2,7 @@
 
 Two boats on a canal look for their docks. Each sees where its dock lies, and both are paid for coming closer.
 
+    pip install -e '.[relay]'
     python examples/own_loop.py
 """
 

@@ -1,5 +1,6 @@
 """Your own PettingZoo environment: walkers leave a corridor one after the other.
 
+    pip install -e '.[pettingzoo]'
     python examples/own_pettingzoo.py --steps 100000
 
 Three walkers have to leave a corridor at its right end. No two may stand in one cell, so moves into an occupied cell

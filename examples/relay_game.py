@@ -4,6 +4,7 @@ Two foragers on a small meadow gather berries; both are needed to lift one. Ever
 policy it has, records its episodes and sends them; the server trains IPPO and publishes new policies. No process waits
 for another.
 
+    pip install -e '.[relay]'
     python examples/relay_game.py
 """
 

@@ -21,8 +21,8 @@ class BenchFlags:
     """What `flockrl bench` takes."""
 
     suite: Annotated[str | None, Positional, tyro.conf.arg(metavar="SUITE")] = None
-    """A suite's .toml file, or a shipped one: smoke, mpe, classic, games, scaling. Leave it out to name
-    the parts by flags."""
+    """A suite's .toml file, or a shipped one: smoke, mpe, classic, games, tuning, everywhere, scaling. Leave it
+    out to name the parts by flags."""
     algorithms: tuple[str, ...] = ()
     """Algorithms to compare, instead of a suite."""
     environments: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The command line: list, train, resume, eval, export."""
+"""The command line: what there is, and which module has each command."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ServeFlags:
     env: str | None = None
     """The environment that the trajectories are of, as `flockrl train` takes it."""
     spec: Path | None = None
-    """Or a JSON file that describes the team, as flockrl.spec.spec_to_json makes it; kept in DATA/spec.json."""
+    """Or a JSON file that describes the team, as flockrl.core.spec.spec_to_json makes it; kept in DATA/spec.json."""
     token_file: Path | None = None
     """File with a token per line; who sends one of them may come in. Without it, only this machine may."""
     tls_cert: Path | None = None

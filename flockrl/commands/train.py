@@ -26,7 +26,7 @@ class TrainFlags(Processes):
     env: Annotated[str, Positional, tyro.conf.arg(metavar="ENV")]
     """Environment as SUITE/NAME[:setting=value,...], e.g. mpe/simple_spread:N=5. `flockrl list envs` shows all."""
     seeds: int = 1
-    """Seeds to train side by side, each in a run directory of its own under --out."""
+    """Seeds to train, each in a run directory of its own under --out: in turn, or with --devices at the same time."""
     out: Path | None = None
     """The run's directory; by default a fresh one under runs/."""
     config: Path | None = None
@@ -79,9 +79,10 @@ def train(words: list[str]) -> int:
         print(
             "usage: flockrl train ALGORITHM ENV [options]\n       flockrl train SIDE=PLAYER,... ENV [options]\n"
             "       flockrl train manager=ALGORITHM,worker=ALGORITHM ENV [options]\n"
+            "       flockrl train psro|fictitious GAME [options]\n"
         )
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
-        print("whose policy is frozen, random, or a script (package.module:function).\n")
+        print("whose policy is frozen, random, or a script (package.module:function). A manager sets workers' goals.\n")
         print("algorithms: " + ", ".join(algorithms()))
         print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOLS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2

@@ -101,7 +101,7 @@ class Algorithm(NamedTuple):
         The part of the state that acting needs, what would travel to another machine.
     act(params, observation, memory, key, explore) -> (action, memory, extras)
         `observation` has a batch axis: obs [B, N, O]. `explore` is a Python bool; False is greedy. Random numbers
-        come from `flockrl.draw`, so that `key` may be a tape of given numbers, as in an exported policy.
+        come from `flockrl.core.random`, so that `key` may be a tape of given numbers, as in an exported policy.
     update(state, trajectory, key) -> (state, metrics)
         Metrics are scalars.
     memory(batch) -> memory
