@@ -12,9 +12,9 @@ import pytest
 from conftest import TINY
 
 import flockrl
+from flockrl.algos.feudal_config import FEUDAL, TIERS, leads
 from flockrl.commands.completion import _flags, vocabulary
 from flockrl.commands.data import ConvertFlags, InfoFlags, ValidateFlags
-from flockrl.commands.train import POOLS
 from flockrl.core.errors import UsageError
 from flockrl.envs.registry import make
 from flockrl.evidence.suite import read_suite
@@ -157,14 +157,16 @@ class Known:
     def training(self, command, plain, rest):
         players = dict(re.findall(r"(\w+)=([^,]+)", plain[0])) or {"": plain[0]}
         for player in players.values():
-            if not (
-                OPEN.match(player) or player in {*self.words["train"], *POOLS} or re.search(r"[/:]|^random$", player)
-            ):
+            if not (OPEN.match(player) or player in self.words["train"] or re.search(r"[/:]|^random$", player)):
                 return f"no algorithm {player}"
         flags = set(self.flags["tune"]) if command == "tune" else set()
         for side, player in players.items():
             own = self.flags.get(f"train {player}") or set().union(*self.flags.values())
             flags |= own | {f"--{side}.{flag[2:]}" for flag in own}
+        if {*players} <= {*TIERS}:
+            flags |= self.flags[f"train {FEUDAL}"]
+        elif any(player in self.words["tune"] and leads(player) for player in players.values()):
+            flags |= {f"--{tier}.{flag[2:]}" for tier in TIERS for own in self.flags.values() for flag in own}
         return (self.environment(plain[1]) if len(plain) > 1 else "") or self.flagged(rest, flags)
 
     def environment(self, name):
