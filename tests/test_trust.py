@@ -133,6 +133,23 @@ def test_a_hierarchy_hides_no_code_in_its_settings(run, place, capsys, setting):
     assert not place()
 
 
+@pytest.mark.parametrize("entries", [
+    {"env": 'gymnasium/CartPole-v1:env_id="stranger\\u003aEnv-v0"'},
+    {"env": "gymnasium/CartPole-v1", "curriculum": "env_id=stranger:A-v0,stranger:B-v0"},
+    {"env": "gymnasium/CartPole-v1:x=1", "curriculum": 'env_id="stranger\\u003aA-v0",1'},
+], ids=["escaped", "curriculum", "both"])  # fmt: skip
+def test_a_setting_of_an_environment_hides_no_module(tmp_path, entries):
+    (tmp_path / "config.json").write_text(json.dumps({"algorithm": "ppo", "config": {}, **entries}))
+    with pytest.raises(Untrusted, match="gymnasium/CartPole-v1"):
+        flockrl.Run(tmp_path)
+
+
+def test_a_curriculum_of_numbers_needs_no_trust(tmp_path):
+    saved = {"algorithm": "ppo", "config": {}, "env": "jaxmarl/MPE_simple_spread_v3", "curriculum": "rate=0.1..0.4:4"}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert flockrl.Run(tmp_path).config.code() == []
+
+
 def test_suites_and_settings_in_files(place, capsys):
     Path("own.toml").write_text('algorithms = ["ppo"]\nenvironments = ["python/stranger:build"]\nseeds = 1\n')
     with pytest.raises(Untrusted, match="names code"):

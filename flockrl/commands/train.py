@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
-from flockrl.core.code import require_trust, trust_files
+from flockrl.core.code import SETTINGS, require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 from flockrl.training.compilation import Platform, prepare
@@ -165,7 +165,7 @@ def _fitting(name: str, words: list[str]) -> str:
 def _kernels(saved: dict[str, Any]) -> list[str]:
     """The networks and potentials of users that settings name, those of sides included."""
     parts = [part for part in (saved, *saved.values()) if isinstance(part, dict)]
-    found = [part.get(name) for part in parts for name in ("kernel", "shaping")]
+    found = [part.get(name) for part in parts for name in SETTINGS]
     return [name for name in found if isinstance(name, str) and name]
 
 

@@ -76,7 +76,7 @@ def parse_settings(text: str) -> dict[str, Any]:
         word = value.strip()
         try:
             settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, too many digits, or too deep
             settings[key.strip()] = word
     return settings
 
