@@ -18,7 +18,6 @@ from flockrl.core.errors import UsageError, nearest
 from flockrl.core.text import printable
 from flockrl.training.compilation import prepare
 
-
 LONGEST = 10_000
 """Characters in a field of a table."""
 

@@ -80,7 +80,7 @@ def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
         content = tomllib.loads(file.read_text())
     except OSError as error:
         raise UsageError(f"Cannot read the suite {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"The suite {file} is not valid TOML: {error}.") from error
     return make_suite(file.stem, content, changes or {}, file)
 

@@ -212,7 +212,7 @@ def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         saved = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise UsageError(f"Cannot read the configuration {path}: {error.strerror}.") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"The configuration {path} is not valid JSON or TOML: {error}.") from error
     if not isinstance(saved, dict):
         raise UsageError(f"The configuration {path} must be an object with named settings.")

@@ -163,7 +163,7 @@ def test_arrays_are_refused_before_they_are_copied(tmp_path):
         read_game(tmp_path / "a.npz")
     np.save(tmp_path / "b.npy", np.zeros(4))
     (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes().replace(b"(4,), ", b"(-1,),"))
-    with pytest.raises(UsageError, match="is not a .npy file of plain numbers"):
+    with pytest.raises(UsageError, match=r"is not a \.npy file of plain numbers"):
         read_game(tmp_path / "b.npy")
 
 
