@@ -13,6 +13,8 @@ from conftest import TINY
 from PIL import Image
 
 import flockrl
+from flockrl.algos.presets import make_config
+from flockrl.commands.main import COMMANDS
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import parse_settings
@@ -183,6 +185,21 @@ def test_settings_that_are_too_deep_get_a_sentence(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match="is not valid JSON or TOML"):
         read_settings(tmp_path / name)
+
+
+def test_too_little_memory_is_told_in_a_sentence(cli, monkeypatch):
+    def greedy(_):
+        raise MemoryError("Unable to allocate 298. GiB")
+
+    monkeypatch.setitem(COMMANDS, "list", greedy)
+    status, _, err = cli("list")
+    assert (status, err) == (1, "flockrl: There is not enough memory: Unable to allocate 298. GiB.\n")
+
+
+@pytest.mark.parametrize("settings", [{"hidden": [8] * 1000}, {"comm": "commnet", "comm_rounds": 4096}])
+def test_networks_have_a_bounded_depth(settings):
+    with pytest.raises(UsageError, match=r"at most 100|from 1 to 64"):
+        make_config("ippo", settings)
 
 
 def test_bad_config_files_are_named(cli, tmp_path):

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flockrl.core.errors import Notice, UsageError, install, nearest
+from flockrl.core.errors import Notice, UsageError, install, nearest, reason
 from flockrl.core.text import lines
 
 OVERVIEW = """\
@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"flockrl: {lines(error)}", file=sys.stderr)
         return error.status
+    except MemoryError as error:
+        print(f"flockrl: There is not enough memory: {lines(reason(error))}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as error:
         print(f"\n{error}" if str(error) else "\nInterrupted.", file=sys.stderr)
         return 130

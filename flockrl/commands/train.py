@@ -12,6 +12,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
+from flockrl.core.cluster import outside
 from flockrl.core.code import SETTINGS, require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
@@ -138,7 +139,7 @@ def parse_training(name: str, words: list[str], flags: Any, command: str = "trai
     given = parse(dataclasses.make_dataclass(verb, fields), words, f"flockrl {command} {name}", about, prefixes=True)
     if given.run.trust:
         trust_files()
-    require_trust(given.run.config, _kernels(saved))
+    require_trust(given.run.config, [*_kernels(saved), *outside(options.get("ray"))])
     if tiers is not None:
         return given, chosen_tiers({key: getattr(given, key) for key in configs}, saved)
     chosen = {key: vars(getattr(given, key)) for key in configs}

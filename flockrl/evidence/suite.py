@@ -13,6 +13,7 @@ from typing import Any
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
+from flockrl.core.cluster import outside
 from flockrl.core.code import require_trust
 from flockrl.core.errors import UsageError, nearest, notice
 from flockrl.core.settings import build
@@ -128,7 +129,7 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
         }
         runs.append(_config(algorithm, env, settings))
     if file is not None:  # before anything is built: building an environment imports it
-        require_trust(file, [name for run in runs for name in run.code()])
+        require_trust(file, [name for run in runs for name in (*run.code(), *outside(run.options.ray))])
     places = _places(suite, envs, part.get("optional") is True)
     cells = []
     for run in runs:
