@@ -13,7 +13,12 @@ from conftest import TINY
 from PIL import Image
 
 import flockrl
+from flockrl.algos.presets import make_config
+from flockrl.commands.main import COMMANDS
 from flockrl.commands.parsing import parse
+from flockrl.core.errors import UsageError
+from flockrl.core.settings import parse_settings
+from flockrl.training.config import read_settings
 
 FLAGS = [
     "--steps", "512", "--envs", "8", "--rollout-steps", "16", "--epochs", "2", "--minibatches", "2",
@@ -160,6 +165,41 @@ def test_wrong_input_gets_one_sentence(cli, tmp_path, monkeypatch, words, senten
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_complaints_hold_no_codes_for_the_terminal(cli, tmp_path):
+    (tmp_path / "config.json").write_text('{"algorithm": "\\u001b]0;own\\u0007", "env": "mpe/simple_spread"}')
+    status, _, err = cli("eval", tmp_path)
+    assert status == 2
+    assert "\\x1b]0;own\\x07" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "1" * 5_000], ids=["deep", "long"])
+def test_settings_that_are_no_json_stay_text(value):
+    assert parse_settings(f"N={value}") == {"N": value}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.json", "[" * 100_000), ("a.toml", "a = " + "[" * 100_000)])
+def test_settings_that_are_too_deep_get_a_sentence(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match="is not valid JSON or TOML"):
+        read_settings(tmp_path / name)
+
+
+def test_too_little_memory_is_told_in_a_sentence(cli, monkeypatch):
+    def greedy(_):
+        raise MemoryError("Unable to allocate 298. GiB")
+
+    monkeypatch.setitem(COMMANDS, "list", greedy)
+    status, _, err = cli("list")
+    assert (status, err) == (1, "flockrl: There is not enough memory: Unable to allocate 298. GiB.\n")
+
+
+@pytest.mark.parametrize("settings", [{"hidden": [8] * 1000}, {"comm": "commnet", "comm_rounds": 4096}])
+def test_networks_have_a_bounded_depth(settings):
+    with pytest.raises(UsageError, match=r"at most 100|from 1 to 64"):
+        make_config("ippo", settings)
 
 
 def test_bad_config_files_are_named(cli, tmp_path):

@@ -13,7 +13,7 @@ from stop_at import StopAt
 import flockrl
 from flockrl.core.errors import UsageError
 from flockrl.training.interrupt import Interrupted
-from flockrl.training.trackers import flat, names
+from flockrl.training.trackers import _remembered, flat, names
 
 ON_PATH = "mpe/simple"
 
@@ -70,6 +70,13 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, name):
     with pytest.raises(UsageError, match=rf"needs the extra `{name}`: pip install 'flockrl\[{name}\]'"):
         train(tmp_path / "run", name)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"id": 1}', '{"id": "../../x"}'])
+def test_what_is_remembered_is_a_name(tmp_path, content):
+    (tmp_path / "wandb.json").write_text(content)
+    with pytest.raises(UsageError, match="remove it to begin a new one"):
+        _remembered(tmp_path / "wandb.json", {"id": "fresh"})
 
 
 def test_flat():

@@ -133,6 +133,38 @@ def test_a_hierarchy_hides_no_code_in_its_settings(run, place, capsys, setting):
     assert not place()
 
 
+@pytest.mark.parametrize("entries", [
+    {"env": 'gymnasium/CartPole-v1:env_id="stranger\\u003aEnv-v0"'},
+    {"env": "gymnasium/CartPole-v1", "curriculum": "env_id=stranger:A-v0,stranger:B-v0"},
+    {"env": "gymnasium/CartPole-v1:x=1", "curriculum": 'env_id="stranger\\u003aA-v0",1'},
+], ids=["escaped", "curriculum", "both"])  # fmt: skip
+def test_a_setting_of_an_environment_hides_no_module(tmp_path, entries):
+    (tmp_path / "config.json").write_text(json.dumps({"algorithm": "ppo", "config": {}, **entries}))
+    with pytest.raises(Untrusted, match="gymnasium/CartPole-v1"):
+        flockrl.Run(tmp_path)
+
+
+def test_a_file_gives_no_work_to_a_cluster_without_trust(tmp_path, capsys):
+    """Whoever has the cluster runs what it likes, and its answers are unpickled."""
+    saved = {"algorithm": "ppo", "config": {}, "env": "gymnasium/CartPole-v1", "ray": "ray://far.away:10001"}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "the Ray cluster at ray://far.away:10001" in capsys.readouterr().err
+    (tmp_path / "own.toml").write_text('ray = "far.away:6379"\n')
+    assert main(["train", "ppo", "gymnasium/CartPole-v1", "--config", str(tmp_path / "own.toml")]) == 2
+    assert "the Ray cluster at far.away:6379" in capsys.readouterr().err
+    suite = 'algorithms = ["ppo"]\nenvironments = ["probe/action"]\nseeds = 1\nsettings = {ray = "far.away:6379"}\n'
+    (tmp_path / "suite.toml").write_text(suite)
+    with pytest.raises(Untrusted, match=r"the Ray cluster at far\.away:6379"):
+        read_suite(str(tmp_path / "suite.toml"))
+
+
+def test_a_curriculum_of_numbers_needs_no_trust(tmp_path):
+    saved = {"algorithm": "ppo", "config": {}, "env": "jaxmarl/MPE_simple_spread_v3", "curriculum": "rate=0.1..0.4:4"}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert flockrl.Run(tmp_path).config.code() == []
+
+
 def test_suites_and_settings_in_files(place, capsys):
     Path("own.toml").write_text('algorithms = ["ppo"]\nenvironments = ["python/stranger:build"]\nseeds = 1\n')
     with pytest.raises(Untrusted, match="names code"):

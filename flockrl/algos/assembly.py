@@ -26,7 +26,7 @@ from flockrl.algos.wrappers.self_play import mixed
 from flockrl.algos.wrappers.settings import roles
 from flockrl.algos.wrappers.shaped import shaped
 from flockrl.algos.wrappers.talking import talking
-from flockrl.core.code import load
+from flockrl.core.code import SETTINGS, load
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Mixture, MultiDiscrete, PyTree
 
@@ -103,7 +103,7 @@ def config_to_json(config: Any) -> dict[str, Any]:
 def code_of(config: Any) -> list[str]:
     """The names of users' code that a config needs: kernels, potentials, and scripts of sides."""
     if not isinstance(config, Sides):
-        named = (getattr(config, name, None) for name in ("kernel", "shaping"))
+        named = (getattr(config, name, None) for name in SETTINGS)
         return [name for name in named if name]
     found: list[str] = []
     for side in config.players.values():

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from flockrl.algos.parts import require
 from flockrl.algos.presets import family, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
+from flockrl.core.code import SETTINGS
 from flockrl.core.errors import UsageError
 
 TIERS = ("manager", "worker")
@@ -102,7 +103,7 @@ class FeudalConfig:
     def tier(self, name: str) -> Any:
         """The config of the manager or the workers."""
         algorithm, given = getattr(self, name), getattr(self, f"{name}_settings")
-        if wrong := given.keys() & {"kernel", "shaping", "rollout_steps"}:  # the first two would be code by name
+        if wrong := given.keys() & {*SETTINGS, "rollout_steps"}:
             raise UsageError(f"{name}: its settings cannot have {' and '.join(sorted(wrong))}: leave it out.")
         steps = self.rollout_steps // (self.manager_every if name == "manager" else 1)
         try:

@@ -14,6 +14,8 @@ from flockrl.core.errors import UsageError, nearest
 
 TOPOLOGIES = ("all", "ring", "star", "neighbours")
 LONGEST_DELAY, MOST_BITS, MOST_AGENTS = 64, 16, 1000
+LONGEST_PATH = 1000
+"""Characters of the name of a file."""
 WHOLE = 32
 """Bits of a number that is not quantised."""
 
@@ -162,7 +164,7 @@ def _topology(word: str) -> str:
         _matrix(word)
         return word
     path = Path(word)
-    if not path.is_file():
+    if len(word) > LONGEST_PATH or not path.is_file():
         raise UsageError(
             f"The channel's topology is {', '.join(TOPOLOGIES)}, or a file of rows of 0 and 1, not {word[:80]!r}."
             + nearest(word, TOPOLOGIES)

@@ -36,7 +36,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
 """Setting -> the exchanges that have it."""
 HEADS = {"gat": 4}
 """Heads where the user says nothing; else one."""
-LARGEST = 4096
+LARGEST, MOST_ROUNDS = 4096, 64
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ class CommConfig(NetConfig):
                 raise UsageError(f"{name} has no meaning with comm={self.comm}: it belongs to {', '.join(owners)}.")
         for name in ("comm_rounds", "comm_size", "comm_heads"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= LARGEST:
-                raise UsageError(f"{name} must be from 1 to {LARGEST}, not {value}.")
+            most = MOST_ROUNDS if name == "comm_rounds" else LARGEST
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"{name} must be from 1 to {most}, not {value}.")
         if self.comm == "dial" and (channel_of(self).bits or channel_of(self).noise):
             raise UsageError("dial has its own noise and rounds messages to bits itself: leave out bits and noise.")
         if self.early and self.rounds > 1:

@@ -58,7 +58,9 @@ def watch(words: list[str]) -> int:
     home = trainer_at(given.run) if given.run.is_dir() else None
     path = (find_runs(given.run)[0] if home is None else home).resolve()
     from_scan = _needed("flockrl.dash.scan").look([path])
-    (key,) = [key for key, run in from_scan.runs.items() if run == path]
+    key = next((key for key, run in from_scan.runs.items() if run == path), None)
+    if key is None:
+        raise UsageError(f"The configuration of {path} is a link to another file, which the page does not follow.")
     return _serve([path], given, f"#/watch/{key}")
 
 

@@ -15,7 +15,11 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.text import printable
 from flockrl.training.compilation import prepare
+
+LONGEST = 10_000
+"""Characters in a field of a table."""
 
 
 class NotSolved(UsageError):
@@ -111,12 +115,13 @@ def _numbers(values: np.ndarray) -> str:
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(printable(title)), title_justify="left")  # names are text, and never markup
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(word, LONGEST)) for word in row))
     Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
 
 

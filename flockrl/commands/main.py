@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flockrl.core.errors import Notice, UsageError, install, nearest
+from flockrl.core.errors import Notice, UsageError, install, nearest, reason
+from flockrl.core.text import lines
 
 OVERVIEW = """\
 flockrl trains teams of agents.
@@ -62,8 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return 0
     except UsageError as error:
-        print(f"flockrl: {error}", file=sys.stderr)
+        print(f"flockrl: {lines(error)}", file=sys.stderr)
         return error.status
+    except MemoryError as error:
+        print(f"flockrl: There is not enough memory: {lines(reason(error))}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as error:
         print(f"\n{error}" if str(error) else "\nInterrupted.", file=sys.stderr)
         return 130
@@ -96,7 +100,7 @@ def _closed() -> bool:
 
 def _format_warning(message: Warning | str, category: type[Warning], *place: Any) -> str:
     """Warnings of flockrl as one sentence; others as usual."""
-    return f"flockrl: {message}\n" if category is Notice else _usual_format(message, category, *place)
+    return f"flockrl: {lines(message)}\n" if category is Notice else _usual_format(message, category, *place)
 
 
 _usual_format: Any = warnings.formatwarning

@@ -12,7 +12,8 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
-from flockrl.core.code import require_trust, trust_files
+from flockrl.core.cluster import outside
+from flockrl.core.code import SETTINGS, require_trust, trust_files
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import build
 from flockrl.training.compilation import Platform, prepare
@@ -139,7 +140,7 @@ def parse_training(name: str, words: list[str], flags: Any, command: str = "trai
     given = parse(dataclasses.make_dataclass(verb, fields), words, f"flockrl {command} {name}", about, prefixes=True)
     if given.run.trust:
         trust_files()
-    require_trust(given.run.config, _kernels(saved))
+    require_trust(given.run.config, [*_kernels(saved), *outside(options.get("ray"))])
     if tiers is not None:
         return given, chosen_tiers({key: getattr(given, key) for key in configs}, saved)
     chosen = {key: vars(getattr(given, key)) for key in configs}
@@ -166,7 +167,7 @@ def _fitting(name: str, words: list[str]) -> str:
 def _kernels(saved: dict[str, Any]) -> list[str]:
     """The networks and potentials of users that settings name, those of sides included."""
     parts = [part for part in (saved, *saved.values()) if isinstance(part, dict)]
-    found = [part.get(name) for part in parts for name in ("kernel", "shaping")]
+    found = [part.get(name) for part in parts for name in SETTINGS]
     return [name for name in found if isinstance(name, str) and name]
 
 

@@ -13,6 +13,12 @@ AUTO = "auto"
 """The address of the cluster at hand, else of one that is started on this machine."""
 
 
+def outside(address: Any) -> list[str]:
+    """What a file that gives its work to a Ray cluster has to be trusted with: machines that run it, and whose answers
+    are unpickled; [] for the cluster at hand."""
+    return [f"the Ray cluster at {address}"] if address not in (None, AUTO) else []
+
+
 def require_ray() -> None:
     """An error that names the extra where Ray is missing."""
     if importlib.util.find_spec("ray") is None:

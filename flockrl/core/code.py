@@ -13,6 +13,8 @@ from typing import Any
 
 from flockrl.core.errors import UsageError
 
+SETTINGS = ("kernel", "shaping")
+"""Settings of learners that name code."""
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
 
 

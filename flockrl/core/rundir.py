@@ -153,11 +153,11 @@ def _log_point(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict) or not _finite(row.get("step")) or not all(map(_figure, row.values())):
+    if not isinstance(row, dict) or not finite(row.get("step")) or not all(map(_figure, row.values())):
         return None
     if any(name == "eval_return" or name.startswith("eval_return_") for name in row):
         each = row.get("eval_return_per_agent")
-        if not isinstance(each, list) or not all(_finite(x) for x in (*map(row.get, EVALUATION), *each)):
+        if not isinstance(each, list) or not all(finite(x) for x in (*map(row.get, EVALUATION), *each)):
             return None
     return row
 
@@ -165,11 +165,12 @@ def _log_point(line: bytes) -> dict[str, Any] | None:
 def _figure(value: Any) -> bool:
     """Whether it is a number, a list of numbers, or None, which stands for a figure that is not known."""
     if isinstance(value, list):
-        return bool(value) and all(isinstance(x, float) or _finite(x) for x in value)
-    return value is None or isinstance(value, float) or _finite(value)
+        return bool(value) and all(isinstance(x, float) or finite(x) for x in value)
+    return value is None or isinstance(value, float) or finite(value)
 
 
-def _finite(value: Any) -> bool:
+def finite(value: Any) -> bool:
+    """Whether it is a number that can be drawn and computed with."""
     return isinstance(value, int | float) and abs(value) < 2**63 and math.isfinite(value)
 
 

@@ -13,6 +13,9 @@ from flockrl.core.errors import UsageError, nearest
 LARGEST = 2.0**1000
 """What whole numbers may not exceed, so that they can be floats; nor do infinity and nan pass."""
 
+LONGEST = 100
+"""Entries of a list, such as layers."""
+
 
 class Part:
     """A part that config classes are put together from. Each checks its own settings and hands on to the next."""
@@ -48,6 +51,8 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UsageError(f"{name} must be a list, not {value!r}.")
+        if len(value) > LONGEST:
+            raise UsageError(f"{name} must be a list of at most {LONGEST}, not of {len(value):,}.")
         return tuple(_coerce(name, args[0], item) for item in value)
     if origin is collections.abc.Mapping:
         if not isinstance(value, collections.abc.Mapping):
@@ -76,7 +81,7 @@ def parse_settings(text: str) -> dict[str, Any]:
         word = value.strip()
         try:
             settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, too many digits, or too deep
             settings[key.strip()] = word
     return settings
 

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from flockrl.core.rundir import read_metrics
+from flockrl.core.rundir import finite, read_metrics
 from flockrl.evidence import svg
 from flockrl.evidence.summary import Line
 
@@ -38,7 +38,7 @@ def _shares(line: Line) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         for row in read_metrics(record.path):
             for key, value in row.items():
                 match = NAME.fullmatch(key)
-                if match and match[2] not in OTHERS and isinstance(value, int | float):
+                if match and match[2] not in OTHERS and finite(value):
                     told.setdefault(match[2], {})[row["step"]] = float(value)
         runs.append(told)
     shares = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -79,11 +80,14 @@ def claimed(count: int) -> Iterator[list[int]]:
         yield []
         return
     folder = Path(tempfile.gettempdir()) / f"flockrl-cores-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    own: list[int] = []
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about, own = folder.lstat(), list[int]()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        yield []  # somebody else could have put links there, to files that opening would empty
+        return
     with contextlib.ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
-            file = stack.enter_context((folder / str(core)).open("w"))
+            file = stack.enter_context((folder / str(core)).open("a"))
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 own.append(core)

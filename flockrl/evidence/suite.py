@@ -13,6 +13,7 @@ from typing import Any
 
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
+from flockrl.core.cluster import outside
 from flockrl.core.code import require_trust
 from flockrl.core.errors import UsageError, nearest, notice
 from flockrl.core.settings import build
@@ -80,7 +81,7 @@ def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
         content = tomllib.loads(file.read_text())
     except OSError as error:
         raise UsageError(f"Cannot read the suite {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"The suite {file} is not valid TOML: {error}.") from error
     return make_suite(file.stem, content, changes or {}, file)
 
@@ -128,7 +129,7 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
         }
         runs.append(_config(algorithm, env, settings))
     if file is not None:  # before anything is built: building an environment imports it
-        require_trust(file, [name for run in runs for name in run.code()])
+        require_trust(file, [name for run in runs for name in (*run.code(), *outside(run.options.ray))])
     places = _places(suite, envs, part.get("optional") is True)
     cells = []
     for run in runs:

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from flockrl.core.rundir import finite
 from flockrl.evidence import statistics, svg
 from flockrl.evidence.summary import Line
 
@@ -41,7 +42,7 @@ def section(found: Sequence[Line], styles: Mapping[str, int]) -> str:
 
 def _curve(line: Line, figure: str, styles: Mapping[str, int]) -> svg.Series | None:
     """A figure over the steps that all seeds have it at; None if there are fewer than two."""
-    tables = [{row["step"]: row[figure] for row in record.evals if figure in row} for record in line.records]
+    tables = [{row["step"]: row[figure] for row in record.evals if finite(row.get(figure))} for record in line.records]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     if len(steps) < 2:
         return None

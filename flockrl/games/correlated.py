@@ -13,6 +13,8 @@ from flockrl.games.normal import NormalForm
 Objective = Literal["welfare", "fairest"]
 MOST_OUTCOMES = 2_500
 """The most joint actions of a game whose correlated equilibria are computed."""
+MOST_NUMBERS = 1 << 24
+"""The most numbers in the constraints of their linear programme: deviations x joint actions."""
 
 
 class Correlated(NamedTuple):
@@ -35,6 +37,9 @@ def correlated(game: NormalForm, objective: Objective = "welfare", coarse: bool 
             f"{game.name} is too large: correlated equilibria are computed up to {MOST_OUTCOMES:,} joint actions, and "
             f"it has {outcomes:,}."
         )
+    deviations = sum(count * (1 if coarse else count - 1) for count in game.counts)
+    if deviations * outcomes > MOST_NUMBERS:
+        raise UsageError(f"{game.name} is too large for correlated equilibria: it has {deviations:,} deviations.")
     payoff = game.payoff.reshape(outcomes, -1)
     limits = np.concatenate([_gains(game, player, coarse) for player in range(len(game.counts))]) / game.scale
     if objective == "welfare":

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
+from flockrl.core.text import printable
 from flockrl.envs.games.matrix import payoff_tensor
 from flockrl.games.markov import MarkovGame, from_arrays
-from flockrl.games.normal import NormalForm
+from flockrl.games.normal import MOST_OUTCOMES, NormalForm
 
 SUFFIXES = (".json", ".npy", ".npz")
 LARGEST_TEXT, LARGEST_ARRAYS = 16 << 20, 256 << 20
@@ -94,7 +95,7 @@ def _array(stream: Any, size: int, path: Path) -> np.ndarray:
     header = npy.read_array_header_1_0(stream) if version == (1, 0) else npy.read_array_header_2_0(stream)
     shape, fortran, dtype = header
     length = math.prod(shape) * dtype.itemsize
-    if dtype.kind not in "biufU" or length > size or len(shape) > 16:
+    if dtype.kind not in "biufU" or not 0 <= length <= size or len(shape) > 16 or min(shape, default=0) < 0:
         raise ValueError("not plain numbers, or fewer than the header says")
     data = stream.read(length)
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
@@ -102,6 +103,8 @@ def _array(stream: Any, size: int, path: Path) -> np.ndarray:
 
 def _payoffs(given: Any, path: Path) -> np.ndarray:
     """[A1, ..., An, N] float64; a payoff common to all is repeated for each."""
+    if isinstance(given, np.ndarray) and given.size > MOST_OUTCOMES * max(given.ndim - 1, 1):  # before it is copied
+        raise UsageError(f"{path} is too large for a game: it has more than {MOST_OUTCOMES:,} joint actions.")
     shape = payoff_tensor(given, str(path)).shape  # says what is wrong with it
     tensor = np.asarray(given, float)
     return tensor if tensor.shape == shape else np.repeat(tensor[..., None], shape[-1], -1)
@@ -111,7 +114,7 @@ def _names(given: Any, what: str, path: Path) -> tuple[str, ...]:
     rows = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(rows, list) or not all(isinstance(x, str) and len(x) <= 200 for x in rows):
         raise UsageError(f"{path}: {what!r} must be names, in lists.")
-    return tuple(rows)
+    return tuple(map(printable, rows))
 
 
 def _number(given: Any, path: Path) -> float:

@@ -20,6 +20,8 @@ MOST_SUPPORTS = 200_000
 """The most pairs of supports that are tried; larger games are solved by Lemke and Howson's method alone."""
 MOST_PATH = 200_000
 """Mixed equilibria of more than two players are searched up to this number of joint actions times players squared."""
+MOST_LOGIT, MOST_SHOWN = 300, 5_000
+"""The most actions of all players together for such a search, and for any search."""
 MOST_PIVOTS = 1_000
 """Steps after which Lemke and Howson's method is given up."""
 MOST_ACTIONS = 100
@@ -62,10 +64,12 @@ def pure_equilibria(game: NormalForm) -> list[Profile]:
 
 def equilibria(game: NormalForm) -> list[Profile]:
     """Equilibria: all of a small game of two players that is not degenerate, otherwise all pure ones and some more."""
+    if sum(game.counts) > MOST_SHOWN:
+        raise UsageError(f"{game.name} is too large: equilibria are searched up to {MOST_SHOWN:,} actions in all.")
     found = pure_equilibria(game)
     if len(game.counts) == 2:
         found += _bimatrix(game)
-    elif game.payoff[..., 0].size * len(game.counts) ** 2 <= MOST_PATH:
+    elif game.payoff[..., 0].size * len(game.counts) ** 2 <= MOST_PATH and sum(game.counts) <= MOST_LOGIT:
         found += [logit_path(game)]
     return _unlike([profile for profile in found if is_equilibrium(game, profile)])
 
@@ -248,8 +252,9 @@ def _pair_values(game: NormalForm, i: int, j: int, strategies: list[np.ndarray])
 
 def _polished(game: NormalForm, strategies: list[np.ndarray], cut: float) -> Profile:
     """The strategies cut to what is played at least that often, made exact there where that succeeds."""
-    supports = [np.nonzero(s > cut)[0] for s in strategies]
-    current = [np.where(s > cut, s, 0.0) / s[s > cut].sum() for s in strategies]
+    played = [s > min(cut, s.max() / 2) for s in strategies]  # never nothing, however many actions there are
+    supports = [np.nonzero(own)[0] for own in played]
+    current = [np.where(own, s, 0.0) / s[own].sum() for own, s in zip(played, strategies, strict=True)]
     best = certify(game, current, "logit path")
     sizes = [len(s) for s in supports]
     for _ in range(20):

@@ -97,7 +97,7 @@ class NormalForm:
 
 def pure(counts: Sequence[int], joint: Sequence[int]) -> list[np.ndarray]:
     """A joint action as strategies."""
-    return [np.eye(count)[action] for count, action in zip(counts, joint, strict=True)]
+    return [(np.arange(count) == action).astype(float) for count, action in zip(counts, joint, strict=True)]
 
 
 def from_matrix_game(env: MatrixGame) -> NormalForm:

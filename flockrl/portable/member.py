@@ -12,6 +12,8 @@ from flockrl.portable.model import METADATA, Act, Memory, Model
 
 MOST_AGENTS, MOST_ROUNDS, LONGEST = 1000, 4096, 64
 """The most agents of a team, rounds of messages in a step, and steps between saying and hearing."""
+LARGEST = (1 << 16) - 1
+"""The most numbers in a message, as a frame can count them."""
 
 
 class MemberModel(Model):
@@ -40,7 +42,7 @@ class MemberModel(Model):
             raise ValueError("its agent is not the one in its spec")
         talks = "rounds" in about
         self.rounds = _whole(about, "rounds", MOST_ROUNDS) if talks else 0
-        self.size = _whole(about, "size", 1 << 20) if talks else 0
+        self.size = _whole(about, "size", LARGEST) if talks else 0
         self.delay = _whole(about, "delay", LONGEST) if talks else 0
         self.hears, self.heard_by = (
             tuple(sorted({_place(x, len(self.team)) for x in about[name]} - {self.index})) if talks else ()

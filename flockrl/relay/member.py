@@ -31,6 +31,7 @@ from flockrl.relay.post import (
     SAYS,
     SENT,
     TOPIC,
+    WAITING,
     Frame,
     Wires,
     pack,
@@ -228,9 +229,11 @@ class Member:
     def _listen(self, until: float, enough: Any) -> None:
         """Read what comes until there is enough or it is too late; what is there already is read in any case."""
         assert self._wires is not None
-        zmq = self._wires.zmq
+        zmq, most = self._wires.zmq, WAITING * (1 + len(self._partners))
         while True:
-            while self._ear.poll(0):
+            for _ in range(most):  # whoever sends without end holds nobody up
+                if not self._ear.poll(0):
+                    break
                 self._read(self._ear.recv(zmq.NOBLOCK))
             now = time.monotonic()
             while self._held and self._held[0][0] <= now:

@@ -20,6 +20,7 @@ from flockrl.core.memory import parse_size
 from flockrl.core.rundir import CONFIG, read_json, write_json
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
+from flockrl.training.stages import curriculum_of
 from flockrl.training.trackers import names as tracker_names
 
 
@@ -111,8 +112,15 @@ class RunConfig:
 
     def code(self, env: bool = True) -> list[str]:
         """The names of users' code that the run needs; without `env`, those of its environment are left out."""
-        named = env_code(self.env) if env else ""
-        return [*([named] if named else []), *code_of(self.config)]
+        found = map(env_code, self._homes()) if env else ()
+        return [*dict.fromkeys(filter(None, found)), *code_of(self.config)]
+
+    def _homes(self) -> list[str]:
+        """The names of its environment, in all stages of a curriculum."""
+        curriculum = curriculum_of(self.options)
+        if curriculum is None:
+            return [self.env]
+        return [curriculum.env(self.env, stage) for stage in range(len(curriculum.values))]
 
     def to_json(self) -> dict[str, Any]:
         saved = config_to_json(self.config)
@@ -204,7 +212,7 @@ def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         saved = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise UsageError(f"Cannot read the configuration {path}: {error.strerror}.") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"The configuration {path} is not valid JSON or TOML: {error}.") from error
     if not isinstance(saved, dict):
         raise UsageError(f"The configuration {path} must be an object with named settings.")

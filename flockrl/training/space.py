@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flockrl.algos.presets import family, make_config
-from flockrl.core.code import require_trust
+from flockrl.core.code import SETTINGS, require_trust
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import build
 from flockrl.training.config import TrainOptions
@@ -71,8 +71,8 @@ def read_space(words: Iterable[str], algorithm: str) -> tuple[Dimension, ...]:
     for word in words:
         name, equals, text = word.partition("=")
         entries = {name: text} if equals else _read_file(Path(word))
-        if not equals and "kernel" in entries:  # names of code, which are imported in trials
-            require_trust(word, [str(entries["kernel"])])
+        if not equals:  # names of code are imported in trials
+            require_trust(word, [str(entries[own]) for own in SETTINGS if own in entries])
         for name, entry in entries.items():
             if name in found:
                 raise UsageError(f"{name} is searched twice: name it once.")
@@ -170,7 +170,7 @@ def _word(value: Any) -> str:
     """What is written for a choice of a file."""
     if isinstance(value, list):
         return "x".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import parse_settings
-from flockrl.training.config import TrainOptions
+
+if TYPE_CHECKING:  # whose runs ask for their stages
+    from flockrl.training.config import TrainOptions
 
 STEPS, PROGRESS = "steps", "progress"
 MOST = 1000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -179,7 +180,11 @@ def _remembered(file: Path, fresh: Mapping[str, Any]) -> dict[str, Any]:
     """What an earlier part of the run noted in this file; at first what is `fresh`."""
     if not file.exists():
         write_json(file, fresh)
-    return read_json(file)
+    found = read_json(file)
+    for name in fresh:
+        if not isinstance(word := found.get(name), str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", word):
+            raise UsageError(f"{file} does not name a {name} to go on with: remove it to begin a new one.")
+    return found
 
 
 def _need(module: str, extra: str) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from flockrl.algos.assembly import Sides
 from flockrl.core.callbacks import Callback
-from flockrl.core.code import trusting
+from flockrl.core.cluster import outside
+from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError, install
 from flockrl.core.lock import locked
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, noting_failure, write_json
@@ -187,6 +188,8 @@ def resume(
     if not left:
         return runs[0] if len(runs) == 1 else runs
     for run in runs:
+        with trusting(trust):
+            require_trust(run.path / CONFIG, outside(run.config.options.ray))
         if run.config.begins_elsewhere and not run.steps():
             raise UsageError(f"{run.path} was stopped before it saved what it begins with: train it again.")
     with locked(paths), noting_failure(paths), contextlib.ExitStack() as stack:

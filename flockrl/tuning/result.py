@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from flockrl.algos.presets import make_config
 from flockrl.core.rundir import write_json
@@ -47,7 +48,7 @@ def trials_table(search: Search, objective: str) -> Table:
     sign = -1 if search.maximise else 1
     for trial in sorted(done, key=lambda t: (sign * (t.value or 0.0), t.number))[:SHOWN]:
         settings = (_shown(trial.settings[d.name]) for d in search.space)
-        table.add_row(str(trial.number), f"{trial.value:.3f}", *settings)
+        table.add_row(str(trial.number), f"{trial.value:.3f}", *map(Text, settings))
     return table
 
 

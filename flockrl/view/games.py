@@ -24,6 +24,11 @@ def check_picture(file: Path) -> None:
         raise UsageError(f"A picture is written as {', '.join(SUFFIXES)}, not {file.name!r}.")
 
 
+def _plain(name: str) -> str:
+    """A name as Matplotlib shows it letter by letter: what stands between dollars is no formula."""
+    return name.replace("$", r"\$")
+
+
 def _figure(columns: int = 1) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
@@ -49,24 +54,24 @@ def draw_game(game: NormalForm, lines: Sequence[Line], file: Path) -> None:
         if len(flat) <= 25:
             for joint in np.ndindex(*game.counts):
                 axes.annotate(
-                    game.named(joint), game.payoff[joint], xytext=(5, 4), textcoords="offset points", fontsize=8
+                    _plain(game.named(joint)), game.payoff[joint], xytext=(5, 4), textcoords="offset points", fontsize=8
                 )
         for kind, (mark, name) in MARKS.items():
             points = np.array([line.values for line in lines if line.kind == kind])
             if len(points):
                 axes.plot(*points.T, mark, color=COLORS[kind], ms=12, mfc="none", mew=1.8, ls="", label=name, zorder=3)
-        axes.set_xlabel(f"payoff of {game.players[0]}")
-        axes.set_ylabel(f"payoff of {game.players[1]}")
+        axes.set_xlabel(_plain(f"payoff of {game.players[0]}"))
+        axes.set_ylabel(_plain(f"payoff of {game.players[1]}"))
         axes.legend(frameon=False, fontsize=9)
     else:
         shown = [line for line in lines if line.kind in MARKS][:12]
         wide = 0.8 / len(game.players)
         for i, player in enumerate(game.players):
-            axes.bar(np.arange(len(shown)) + i * wide, [line.values[i] for line in shown], wide, label=player)
+            axes.bar(np.arange(len(shown)) + i * wide, [line.values[i] for line in shown], wide, label=_plain(player))
         axes.set_xticks(np.arange(len(shown)) + 0.4, [line.what for line in shown], rotation=30, ha="right", fontsize=8)
         axes.set_ylabel("payoff")
         axes.legend(frameon=False, fontsize=9)
-    axes.set_title(game.name, loc="left", fontsize=11)
+    axes.set_title(_plain(game.name), loc="left", fontsize=11)
     axes.grid(alpha=0.2)
     _save(figure, file)
 
@@ -88,14 +93,14 @@ def draw_dynamics(game: NormalForm, found: Trajectory, rule: str, file: Path) ->
             _simplex(axes, path, actions)
         else:
             for a in range(min(path.shape[1], 12)):
-                axes.plot(path[:, a], lw=1.2, label=actions[a])
+                axes.plot(path[:, a], lw=1.2, label=_plain(actions[a]))
             axes.set_ylim(-0.02, 1.02)
             axes.set_xlabel("steps")
             axes.set_ylabel("probability")
             axes.legend(frameon=False, fontsize=8)
             axes.grid(alpha=0.2)
-        axes.set_title(name, loc="left", fontsize=10)
-    figure.suptitle(f"{game.name}: {rule}", fontsize=11)
+        axes.set_title(_plain(name), loc="left", fontsize=10)
+    figure.suptitle(_plain(f"{game.name}: {rule}"), fontsize=11)
     _save(figure, file)
 
 
@@ -112,7 +117,7 @@ def _simplex(axes: Any, path: np.ndarray, actions: Sequence[str]) -> None:
     for corner, action in zip(CORNERS, actions, strict=True):
         low = corner[1] < 0.1
         axes.annotate(
-            action, corner, xytext=(0, -14 if low else 6), textcoords="offset points", ha="center", fontsize=9
+            _plain(action), corner, xytext=(0, -14 if low else 6), textcoords="offset points", ha="center", fontsize=9
         )
     axes.set_aspect("equal")
     axes.axis("off")

@@ -1,6 +1,7 @@
 """A benchmark on a Ray cluster: nodes die in the middle, and the tables are those of a quiet day."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -96,6 +97,22 @@ def test_cores_are_claimed_once(tmp_path, monkeypatch):
         assert (first, second, third) == ([3], [5], [])
     with claimed(2) as both:
         assert both == [3, 5]
+
+
+def test_nobody_else_makes_the_place_where_cores_are_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5}, raising=False)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    trap = tmp_path / f"flockrl-cores-{os.getuid()}"
+    trap.mkdir()
+    (trap / "3").symlink_to(precious)
+    trap.chmod(0o777)
+    with claimed(1) as found:
+        assert found == []
+    trap.chmod(0o700)
+    with claimed(1):
+        assert precious.read_text() == "mine"
 
 
 WRONG = [

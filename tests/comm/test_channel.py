@@ -32,7 +32,7 @@ def test_a_channel_is_written_as_it_is_read(text):
         ("delay=-1", "from 0 to"),
         ("bits=99", "from 0 to 16"), ("top=0", "at least 1"), ("access=round_robin", "top"),
         ("topology=rin", "Did you mean 'ring'"), ("topology=01/1", "square"), ("hub=1", "star"), ("noise=-1", "noise"),
-        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "noise"),
+        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "noise"), (f"topology={'2' * 5000}", "file of rows"),
     ],
 )  # fmt: skip
 def test_a_bad_channel_is_refused_in_one_sentence(text, words):

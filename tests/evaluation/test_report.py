@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice, UsageError
-from flockrl.evidence import credit, statistics, svg
+from flockrl.evidence import credit, statistics, svg, tiers
 from flockrl.evidence.records import collect, tidy, write_parquet
 from flockrl.evidence.report import write_report
 from flockrl.evidence.summary import lines, normalized, normalized_curves, scale
@@ -263,6 +263,17 @@ def test_credit_of_each_agent_is_drawn(tmp_path):
 
 def test_runs_that_divide_nothing_have_no_such_part(runs):
     assert credit.section(lines(collect([runs])[0])) == ""
+
+
+@pytest.mark.parametrize("value", [None, [0.5, 1.0], float("nan"), 1e300], ids=str)
+def test_figures_that_are_no_numbers_are_not_drawn(tmp_path, value):
+    write_run(tmp_path / "run", "feudal", "hierarchy/rooms", 0, [-9.0, -5.0, -4.0])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row.update({"manager/reward": value, "goals_reached": value, "credit_one": value})
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = lines(collect([tmp_path])[0])
+    assert credit.section(found) == tiers.section(found, {found[0].label: 0}) == ""
 
 
 def test_hierarchies_are_drawn_tier_by_tier(tmp_path):

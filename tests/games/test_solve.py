@@ -126,6 +126,47 @@ def test_malformed_files_get_a_sentence(cli, tmp_path, name, content, words):
     assert not out
 
 
+def test_names_in_a_file_are_text(cli, tmp_path):
+    """Neither markup, nor codes for the terminal, nor formulas."""
+    names = {"players": ["\x1b[31mann[/red]", "$\\frac$"], "actions": [["[/]", "b"], ["$x^$", "\x1b]0;own\x07"]]}
+    (tmp_path / "a.json").write_text(json.dumps({"payoffs": CHICKEN, **names}))
+    status, out, _ = cli("solve", tmp_path / "a.json", "--out", tmp_path / "a.png")
+    assert status == 0
+    assert "\x1b" not in out
+    assert "ann[/red]" in out
+    status, out, _ = cli("solve", tmp_path / "a.json", "--method", "replicator", "--out", tmp_path / "b.png")
+    assert status == 0
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(("shape", "method"), [
+    ((2_500,), "correlated"), ((1_250, 2, 2), "correlated"), ((900_000,), "nash"), ((22_000, 1, 1, 3), "nash"),
+])  # fmt: skip
+def test_a_small_file_of_a_wide_game_takes_little_memory(cli, tmp_path, shape, method):
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.int8))
+    status, _, err = cli("solve", tmp_path / "a.npy", "--method", method)
+    assert status == 2
+    assert "too large" in err
+    assert err.count("\n") == 1
+
+
+def test_many_actions_that_are_all_alike(cli, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(150, np.int8))
+    status, out, _ = cli("solve", tmp_path / "a.npy", "--method", "nash")
+    assert status == 0
+    assert "pure Nash" in out
+
+
+def test_arrays_are_refused_before_they_are_copied(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", payoffs=np.zeros(20_000_000, np.int8))
+    with pytest.raises(UsageError, match="more than 1,000,000 joint actions"):
+        read_game(tmp_path / "a.npz")
+    np.save(tmp_path / "b.npy", np.zeros(4))
+    (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes().replace(b"(4,), ", b"(-1,),"))
+    with pytest.raises(UsageError, match=r"is not a \.npy file of plain numbers"):
+        read_game(tmp_path / "b.npy")
+
+
 def test_headers_that_promise_too_much_allocate_nothing(tmp_path):
     whole = tmp_path / "a.npy"
     head = b"\x93NUMPY\x01\x00"

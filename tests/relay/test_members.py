@@ -298,6 +298,24 @@ def test_a_flood_of_frames_keeps_memory_bounded(team):
     member.close()
 
 
+def test_who_sends_without_end_holds_nobody_up(team, monkeypatch):
+    class Flooded:
+        read = 0
+
+        def poll(self, _):
+            return 1
+
+        def recv(self, _):
+            self.read += 1
+            assert self.read < 100_000, "it reads for ever"
+            return b"noise"
+
+    with Member(team.path / "member_0") as member, monkeypatch.context() as patch:
+        patch.setattr(member, "_ear", Flooded())
+        member._listen(0.0, lambda: False)
+        assert 0 < member.counts["refused"] < 100_000
+
+
 def test_a_member_needs_no_jax(team):
     code = (
         "import sys; from flockrl.relay import Member; m = Member(sys.argv[1], timeout=0); m.act([0] * 6); m.close();"

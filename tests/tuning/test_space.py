@@ -43,14 +43,22 @@ def test_a_file(tmp_path):
     assert (lr.log, dict(epochs.choices), hidden.value("64x64")) == (True, {"2": 2, "5": 5}, [64, 64])
 
 
-def test_code_in_a_file_needs_trust(tmp_path):
+@pytest.mark.parametrize("setting", ["kernel", "shaping"])
+def test_code_in_a_file_needs_trust(tmp_path, setting):
     file = tmp_path / "space.toml"
-    file.write_text('[search]\nkernel = ["one.module:Net", "other.module:Net"]\n')
+    file.write_text(f'[search]\n{setting} = ["one.module:Net", "other.module:Net"]\n')
     with pytest.raises(Untrusted, match="add --trust"):
         read_space([str(file)], "mappo")
     with trusting(True):
-        (kernel,) = read_space([str(file)], "mappo")
-    assert kernel.value("one.module:Net") == "one.module:Net"
+        (found,) = read_space([str(file)], "mappo")
+    assert found.value("one.module:Net") == "one.module:Net"
+
+
+def test_a_date_in_a_file_is_no_setting(tmp_path):
+    file = tmp_path / "space.toml"
+    file.write_text("[search]\nlr = [2020-01-01, 2021-01-01]\n")
+    with pytest.raises(UsageError, match="lr must be a finite number"):
+        space(str(file))
 
 
 WRONG = [

@@ -110,7 +110,7 @@ def code_of(name: str) -> str:
         return f"python/{short}:{text.partition(',')[0]}"
     if suite == "pettingzoo" and short.partition(".")[0] not in ("pettingzoo", "mpe2"):
         return f"pettingzoo/{short}"
-    return name if suite in SUITES and ":" in text else ""  # a setting may name a module, too
+    return name if suite in SUITES and any(mark in text for mark in ":\\") else ""  # a setting may name a module, too
 
 
 def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
