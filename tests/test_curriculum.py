@@ -222,3 +222,19 @@ def test_progress_over_a_tunable_setting_is_one_program(tmp_path, monkeypatch):
     onsager = [row["eval_onsager"] for row in run.metrics()[1:]]
     assert all((value > 0.99) == (stage == 0) for value, stage in zip(onsager, stages, strict=True))
     assert len(run.position.met) == 3
+
+
+@pytest.mark.slow
+def test_a_run_that_a_callback_stops_ends_in_the_stage_it_was_in(tmp_path):
+    class Enough(flockrl.Callback):
+        def on_evaluation(self, moment, result):
+            if moment.step == 160:
+                moment.stop("enough")
+
+    run = flockrl.train(
+        "ippo", "mean_field/ising:side=4,steps=10", curriculum="temperature=0.5,1.0,3.0",
+        curriculum_when="eval_return:-1000", out=tmp_path / "run", callbacks=[Enough()], **RUN,
+    )  # fmt: skip
+    assert [int(row["stage"]) for row in run.metrics()[1:]] == [0, 1]
+    assert run.stage == 1
+    assert json.loads((run.path / "result.json").read_text())["best_eval_return"] is not None

@@ -64,6 +64,11 @@ def test_help_lists_the_flags_of_both(capsys):
         (["manager=vdn,worker=ippo", "--worker.rollout-steps", "5"], "cannot have rollout_steps"),
         (["feudal", "--manager"], "--manager needs the name of an algorithm"),
         (["roles", "--environment-share", "0.5"], "environment_share is for goals that are entities"),
+        (["roles", "--worker", "identity", "--manager-every", "1"], "leave out their settings, --goal and --allocate"),
+        (
+            ["manager=iql,worker=ippo", "--manager.importance", "--allocate", "auction"],
+            "manager=iql: importance does not go with --allocate auction",
+        ),
     ],
 )
 def test_what_is_wrong_gets_a_sentence(words, sentence, capsys):

@@ -8,8 +8,8 @@ its observation and is paid
 
 where x_goal is the offset of its goal after the step. Goals are the entities of one kind in an agent's observation,
 whose first two numbers are their offsets (`algos.goals`), or roles, which limit what a worker may do (`algos.roles`):
-then the environment alone pays. With `worker identity` goals are actions, and agents do
-what the manager says at every step: that is the manager's algorithm alone, bit for bit.
+then the environment alone pays. With `worker identity` goals are actions, and agents do what the manager says at every
+step: that is the manager's algorithm alone, bit for bit.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from flockrl.core.errors import UsageError
 
 TIERS = ("manager", "worker")
 FEUDAL = "feudal"
-IDENTITY, ROLE = "identity", "role"
+IDENTITY, ROLE, LANDMARK = "identity", "role", "landmark"
 ROLES = {"roles": 3, "roles_after": 0.1}
 """Settings of roles where the user says nothing."""
 DEEPEST = 4
@@ -36,7 +36,7 @@ class FeudalConfig:
     """The algorithm of the workers, or identity: agents do what the manager says, whose goals are then actions."""
     manager_every: int = 5
     """Steps between two decisions of the manager; must divide rollout_steps."""
-    goal: str = "landmark"
+    goal: str = LANDMARK
     """The kind of entities that goals are, or role: goals are then sets of actions that do similar things."""
     roles: int | None = None
     """With --goal role: how many roles there are, by default 3."""
@@ -72,11 +72,11 @@ class FeudalConfig:
             raise UsageError(
                 f"manager_every ({self.manager_every}) must divide rollout_steps ({self.rollout_steps}): change one."
             )
-        told = self.worker_settings or self.environment_share or self.manager_every > 1 or self.allocate != "scores"
-        if self.worker == IDENTITY and told:
+        told = self.worker_settings or self.environment_share or self.manager_every > 1
+        if self.worker == IDENTITY and (told or self.allocate != "scores" or self.goal != LANDMARK):
             raise UsageError(
                 "Workers that do what the manager says do not learn, and need to be told at every step: use "
-                "--manager-every 1, and leave out their settings and --allocate."
+                "--manager-every 1, and leave out their settings, --goal and --allocate."
             )
         too_deep = any(depth(getattr(self, f"{name}_settings")) > DEEPEST for name in TIERS)
         if too_deep or self.levels > DEEPEST:
@@ -114,9 +114,9 @@ class FeudalConfig:
         return config
 
     def _require_scores(self) -> None:
-        """Goals are shared out by what the manager thinks of each, as it sees it."""
+        """Refuse settings with which the manager's scores are not those of what it sees, or its choices not its own."""
         config, who = self.tier("manager"), f"manager={self.manager}"
-        usual = {"comm": "none", "mean_field": False, "fingerprint": False}
+        usual = {"comm": "none", "mean_field": False, "fingerprint": False, "importance": False}
         for name, value in usual.items():
             if getattr(config, name, value) != value:
                 raise UsageError(f"{who}: {name} does not go with --allocate {self.allocate}: leave it out.")

@@ -37,17 +37,21 @@ class PSROFlags:
     oracle: str | None = None
     """Learn the responses with this algorithm, in any environment with several sides; by default they are exact."""
     oracle_steps: int = 50_000
-    """Environment steps in which a response is learned."""
+    """Environment steps in which a response is learned; with --oracle."""
     episodes: int = 400
     """Episodes in which two policies meet, to measure what they get; with --oracle."""
     envs: int = 16
-    """Parallel environments in which responses are learned."""
+    """Parallel environments in which responses are learned; with --oracle."""
     seed: int = 0
     """Random seed; with --oracle."""
     out: Path | None = None
     """The directory that the pools are written to; by default a fresh one under runs/."""
     quiet: bool = False
     """Print nothing but errors."""
+
+
+LEARNED = ("oracle_steps", "episodes", "envs", "seed")
+"""Flags that only learned responses have."""
 
 
 def train_psro(name: str, words: list[str]) -> int:
@@ -60,6 +64,12 @@ def train_psro(name: str, words: list[str]) -> int:
     rounds = given.iterations if given.iterations is not None else (10 if given.oracle else 100)
     if given.oracle is not None:
         return _learned(name, given, rounds)
+    for flag in LEARNED:
+        if getattr(given, flag) != getattr(PSROFlags, flag):
+            raise UsageError(
+                f"--{flag.replace('_', '-')} is for responses that are learned: name an algorithm with --oracle, or "
+                "leave it out."
+            )
     form, what, shown = _open(given.game)
     from flockrl.games.psro import psro
 

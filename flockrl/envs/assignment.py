@@ -65,7 +65,8 @@ def _bids(value: Array, step: Array, prices: Array, owner: Array, has: Array) ->
 
 def share_out(value: Array, how: str) -> Array:
     """[n] a column for each row of values [n, m] with a high sum, by "hungarian" or "auction". No column is given
-    twice, or where there are fewer columns than rows, no more often than it must."""
+    twice, or where there are fewer columns than rows, no more often than it must. What is not finite counts as 0: an
+    auction of it would never end."""
     n, m = value.shape
-    value = jnp.tile(value, (1, -(-n // m)))
+    value = jnp.tile(jnp.where(jnp.isfinite(value), value, 0.0), (1, -(-n // m)))
     return (auction(value) if how == "auction" else assign(-value)[1]) % m

@@ -10,7 +10,7 @@ import numpy as np
 
 from flockrl.core.rundir import finite, read_metrics
 from flockrl.evidence import svg
-from flockrl.evidence.summary import Line
+from flockrl.evidence.summary import Line, at_shared_steps
 
 NAME = re.compile(r"(?:(.+)/)?credit_(.+)")
 """Of a metric that tells one agent's credit, after the side where there are several."""
@@ -41,12 +41,8 @@ def _shares(line: Line) -> dict[str, tuple[np.ndarray, np.ndarray]]:
                 if match and match[2] not in OTHERS and finite(value):
                     told.setdefault(match[2], {})[row["step"]] = float(value)
         runs.append(told)
-    shares = {}
-    for agent in runs[0]:
-        steps = sorted(set.intersection(*(set(told.get(agent, {})) for told in runs)))
-        if len(steps) > 1:
-            shares[agent] = np.array(steps), np.array([[told[agent][step] for step in steps] for told in runs])
-    return shares
+    found = {agent: at_shared_steps([told.get(agent, {}) for told in runs]) for agent in runs[0]}
+    return {agent: share for agent, share in found.items() if share is not None}
 
 
 def _picture(line: Line, shares: dict[str, tuple[np.ndarray, np.ndarray]]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from flockrl.core.rundir import finite
 from flockrl.evidence import statistics, svg
 from flockrl.evidence.records import TEAM, Record, protocol
 from flockrl.evidence.statistics import Estimate
-from flockrl.evidence.summary import Line, Scale, best_lines, leaders
+from flockrl.evidence.summary import Line, Scale, at_shared_steps, best_lines, leaders
 
 TEAM_NAMES = {
     "eval_efficiency": "efficiency", "eval_welfare": "welfare (sum)", "eval_welfare_min": "worst-off agent",
@@ -86,7 +87,7 @@ def curves(found: Sequence[Line], styles: Styles) -> str:
     """Learning curves: IQM over seeds with its interval, one chart per environment."""
     figures = []
     for env in dict.fromkeys(line.env for line in found):
-        series = [one for line in found if line.env == env and (one := _curve(line, styles)) is not None]
+        series = [one for line in found if line.env == env and (one := curve(line, styles)) is not None]
         if series:
             plot = svg.chart(f"Learning curves on {env}", series, "environment steps", "return, mean over agents")
             figures.append(f"<figure><h3>{escape(env)}</h3>{plot}</figure>")
@@ -94,15 +95,12 @@ def curves(found: Sequence[Line], styles: Styles) -> str:
     return f'{_legend(styles)}<div class="grid2">{"".join(figures)}</div><p class="note">{note}</p>'
 
 
-def _curve(line: Line, styles: Styles) -> svg.Series | None:
-    """The curve over the steps at which all seeds were evaluated; None if there are fewer than two."""
-    shared = set.intersection(*(set(record.steps.tolist()) for record in line.records))
-    steps = np.array(sorted(shared))
-    if len(steps) < 2:
+def curve(line: Line, styles: Styles, figure: str = "eval_return") -> svg.Series | None:
+    """A figure over the steps at which all seeds were evaluated and have it; None if there are fewer than two."""
+    told = [{row["step"]: row[figure] for row in record.evals if finite(row.get(figure))} for record in line.records]
+    if (found := at_shared_steps(told)) is None:
         return None
-    table = np.stack([record.scores[np.isin(record.steps, steps)] for record in line.records])
-    band = statistics.curve(table[:, None, :])
-    return svg.Series(line.label, steps, *band, styles[line.label])
+    return svg.Series(line.label, found[0], *statistics.curve(found[1][:, None, :]), styles[line.label])
 
 
 def across(

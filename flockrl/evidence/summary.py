@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,17 @@ def normalized_curves(records: Sequence[Record], scales: dict[str, Scale]) -> di
             tables = [np.stack([r.scores[np.isin(r.steps, steps)] for r in column]) for column in columns]
             curves[label] = steps, np.stack(_on_scale(tables, list(scales), scales), axis=1)
     return curves
+
+
+def at_shared_steps(tables: Sequence[Mapping[float, float]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Steps [K] that all seeds have, and a figure [seeds, K] there; None if there are fewer than two.
+
+    tables: by seed, the figure by step.
+    """
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    if len(steps) < 2:
+        return None
+    return np.array(steps), np.array([[table[step] for step in steps] for table in tables])
 
 
 def _columns(records: Sequence[Record], envs: Sequence[str]) -> dict[str, list[list[Record]]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
-import numpy as np
-
-from flockrl.core.rundir import finite
-from flockrl.evidence import statistics, svg
+from flockrl.evidence import svg
+from flockrl.evidence.sections import Styles, curve
 from flockrl.evidence.summary import Line
 
 FIGURES = {
@@ -24,13 +22,13 @@ FIGURES = {
 }
 
 
-def section(found: Sequence[Line], styles: Mapping[str, int]) -> str:
+def section(found: Sequence[Line], styles: Styles) -> str:
     """A chart for each figure and environment; empty where there is no hierarchy."""
     charts = []
     for env in dict.fromkeys(line.env for line in found):
         for figure, name in FIGURES.items():
             lines = [line for line in found if line.env == env]
-            series = [one for line in lines if (one := _curve(line, figure, styles)) is not None]
+            series = [one for line in lines if (one := curve(line, styles, figure)) is not None]
             if series:
                 plot = svg.chart(f"{name} on {env}", series, "environment steps", name)
                 charts.append(f"<figure><h3>{escape(name)}, {escape(env)}</h3>{plot}</figure>")
@@ -38,13 +36,3 @@ def section(found: Sequence[Line], styles: Mapping[str, int]) -> str:
         return ""
     note = "Rollouts of the training, mean over each update; interquartile mean over seeds with 95% intervals."
     return f'<div class="grid2">{"".join(charts)}</div><p class="note">{note}</p>'
-
-
-def _curve(line: Line, figure: str, styles: Mapping[str, int]) -> svg.Series | None:
-    """A figure over the steps that all seeds have it at; None if there are fewer than two."""
-    tables = [{row["step"]: row[figure] for row in record.evals if finite(row.get(figure))} for record in line.records]
-    steps = sorted(set.intersection(*(set(table) for table in tables)))
-    if len(steps) < 2:
-        return None
-    values = np.array([[table[step] for step in steps] for table in tables])
-    return svg.Series(line.label, np.array(steps), *statistics.curve(values[:, None, :]), styles[line.label])

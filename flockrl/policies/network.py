@@ -29,8 +29,8 @@ class TeamNetwork:
 
     config: has hidden, activation, kernel, agent_ids, memory and memory_size and, where agents may talk, what
     `comm.settings.CommConfig` has. widths: outputs of each group's network; foreseen: those that predict what others
-    do. Parameters are a tuple with an entry per
-    group, memories too; where messages are on their way between steps, memory is a pair of that tuple and the mail.
+    do. Parameters are a tuple with an entry per group, memories too; where messages are on their way between steps,
+    memory is a pair of that tuple and the mail.
 
     recurrent: whether outputs depend on earlier steps, so that learning has to follow them in order. stateful: whether
     acting carries anything from step to step, a count of steps included.

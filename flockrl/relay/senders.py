@@ -32,7 +32,7 @@ class Senders:
 
     def check(self, ids: Iterable[str], peer: str) -> None:
         """Raise `BadData` if one of the trajectories comes from a sender that is refused."""
-        if self.refused and not self.refused.isdisjoint(_name(id, peer) for id in ids):
+        if (refused := self.refused) and not refused.isdisjoint(_name(id, peer) for id in ids):
             raise BadData("Data from this sender broke training repeatedly: nothing is taken from it any more.")
 
     def remember(self, ids: Iterable[str], versions: Iterable[int], peer: str) -> None:
@@ -68,7 +68,8 @@ class Senders:
 
     @property
     def refused(self) -> set[str]:
-        return {name for name, count in self._offences.items() if count >= OFFENCES}
+        with self._lock:  # `blame` adds names from another thread
+            return {name for name, count in self._offences.items() if count >= OFFENCES}
 
 
 def _name(id: str, peer: str) -> str:

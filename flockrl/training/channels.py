@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from flockrl.algos.assembly import Sides, make_algorithm
+from flockrl.algos.feudal_config import FeudalConfig
 from flockrl.algos.wrappers.measured import distance
 from flockrl.comm.channel import Channel
 from flockrl.comm.settings import channel_of
@@ -30,15 +31,19 @@ def around(config: Any, env: Any) -> Any:
     """The environment for agents with an algorithm's settings: where messages have a range, it says who is within."""
     found = {(channel.range, channel.topology == "neighbours") for channel in channels(config) if channel.near}
     if len(found) > 1 and any(limit is not None for limit, _ in found):
-        raise UsageError("Sides that talk within a range share it: give them the same range and the same topology.")
+        raise UsageError(
+            "Sides and tiers that talk within a range share it: give them the same range and the same topology."
+        )
     limit, seen = found.pop() if len(found) == 1 else (None, False)
     return reaching(env, limit, seen)
 
 
 def channels(config: Any) -> list[Channel]:
-    """The channels of an algorithm's settings, or those of all sides."""
+    """The channels of an algorithm's settings, or those of all sides or tiers."""
     if isinstance(config, Sides):
         return [channel for side in config.players.values() for channel in channels(side.config)]
+    if isinstance(config, FeudalConfig):
+        return [channel for tier in config.tiers for channel in channels(config.tier(tier))]
     return [channel_of(config)] if getattr(config, "comm", "none") != "none" else []
 
 

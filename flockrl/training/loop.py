@@ -212,7 +212,7 @@ class Loop:
         if self.population is not None and ranked and until < total and self.stop_reason is None:
             step, scores = until * self.program.setting.iteration_steps, [row["eval_return"] for row in rows]
             self.states = self.population.evolve(step, scores, self.states)
-        if isinstance(self.program, Staged) and until < total:
+        if isinstance(self.program, Staged) and until < total and self.stop_reason is None:
             self._choose_stage(self.program, until * self.program.setting.iteration_steps, rows[0])
         if until % self.checkpoint_every == 0 or until == total:
             self._save(until)

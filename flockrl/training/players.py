@@ -135,8 +135,7 @@ def match(
     """Play whole episodes between policies that were trained apart: {"adversary": run, "agent": "random"}.
 
     players: for each side a `Run` or its directory (or RUN:SIDE), a function, the name of a policy that comes with the
-    environment, or "random". env: where they play, by
-    default the environment of the first run.
+    environment, or "random". env: where they play, by default the environment of the first run.
     """
     if episodes < 1:
         raise UsageError(f"episodes must be at least 1, not {episodes}.")

@@ -146,8 +146,8 @@ class Population:
         return found
 
     def _moved(self, dimension: Dimension, value: float, rng: np.random.Generator) -> float:
-        """A value one step up or down: by the factor where the range is logarithmic, by half of what it is above 1 of
-        the range's width where it is even, to the next of choices. It stays in its range."""
+        """A value one step up or down, within its range: times or divided by the factor where the range is logarithmic,
+        (factor - 1) / 2 of the range's width where it is not, and the next one of choices."""
         up = 1 if rng.random() < 0.5 else -1
         if dimension.choices:
             known = sorted(x for _, x in dimension.choices)

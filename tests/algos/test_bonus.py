@@ -293,6 +293,7 @@ def test_tables_are_paid_at_once():
     ("name", "given", "words"),
     [
         ("ippo", {"bonus_scale": 1.0}, "bonus_scale has no meaning with bonus=none"),
+        ("ippo", {"bonus_scale": 0.0}, "bonus_scale has no meaning with bonus=none"),
         ("ippo", {"bonus": "rnd", "bonus_cell": 1.0}, "bonus_cell has no meaning with bonus=rnd"),
         ("iql", {"bonus": "influence", "bonus_on": "own"}, "bonus_on has no meaning with bonus=influence"),
         ("iql", {"bonus": "count", "bonus_scale": -1.0}, "bonus_scale cannot be -1"),

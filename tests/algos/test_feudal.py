@@ -224,6 +224,14 @@ def test_goals_are_shared_out_as_scipy_does(how):
     assert sorted(np.bincount(few, minlength=2).tolist()) == [1, 2]
 
 
+@pytest.mark.parametrize("how", ["hungarian", "auction"])
+def test_what_is_not_finite_is_shared_out_all_the_same(how):
+    """A network that diverged must not keep a run waiting for ever."""
+    for value in (np.full((3, 4), np.nan), np.where(np.eye(3, 4), np.inf, 1.0), np.array([[np.nan, 2], [1, -np.inf]])):
+        found = np.asarray(share_out(jnp.asarray(value, jnp.float32), how))
+        assert len(set(found.tolist())) == len(value)
+
+
 def test_an_auction_is_as_exact_as_it_says():
     scipy = pytest.importorskip("scipy.optimize")
     values = np.random.default_rng(1).normal(size=(50, 6, 6)).astype(np.float32)

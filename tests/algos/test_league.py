@@ -78,6 +78,28 @@ def test_who_meets_whom():
     assert 0.3 < own[1][..., 0].mean() < 0.7
 
 
+def test_nobody_acts_by_the_random_numbers_of_another():
+    """Learners are given keys apart from each other and from what draws opponents and their actions."""
+    used = []
+
+    def act(params, seen, memory, key, explore):
+        numbers = jax.random.uniform(key, (len(seen.obs), 2))
+        return (numbers * 2**24).astype(jnp.int32), memory, {}
+
+    config = SimpleNamespace(
+        self_play="league", pool_size=K, pool_share=None, pool_every=2, main_agents=1, main_exploiters=1,
+        league_exploiters=1,
+    )  # fmt: skip
+    inner = counting()._replace(act=act)
+    algorithm = league(inner, PENNIES, config, envs=ENVS, updates=10, draws=True, learns=True)
+    trajectory = rollout(algorithm, algorithm.init(jax.random.key(0)))
+    own, action = np.asarray(trajectory.extras[OWN]), np.asarray(trajectory.action)
+    for t in range(2):
+        assert not set(action[t][own[t]]) & set(action[t][~own[t]]), "opponents have luck of their own"
+        used += list(action[t][own[t]])
+    assert len(set(used)) > 0.99 * len(used)
+
+
 def test_each_learns_from_its_own_environments_and_seats():
     algorithm = made()
     state = algorithm.init(jax.random.key(0))

@@ -7,11 +7,13 @@ import pytest
 from conftest import TINY
 
 import flockrl
+from flockrl.algos.presets import make_config
 from flockrl.comm.channel import parse_channel
 from flockrl.core.errors import UsageError
 from flockrl.envs import make
 from flockrl.envs.api import tuned
 from flockrl.envs.reach import Reach, reaching
+from flockrl.training.channels import around
 
 PLACED = {
     "mpe/simple_spread": lambda state: state.pos[:3],
@@ -73,6 +75,18 @@ def test_a_range_is_a_distance():
     for text in ("range=-1", "range=nan", "range=inf", "range=x"):
         with pytest.raises(UsageError, match="range"):
             parse_channel(text)
+
+
+def test_a_tier_that_talks_has_its_range_too():
+    talks = {"comm": "commnet", "channel": "range=0.8"}
+    env = make("mpe/simple_spread")
+    for tiers in ({"worker": talks}, {"manager": talks}, {"manager": talks, "worker": talks}):
+        settings = {f"{name}_settings": own for name, own in tiers.items()}
+        assert around(make_config("feudal", settings), env).limit == 0.8
+    assert around(make_config("feudal", {}), env) is env
+    below = {"manager_settings": talks, "worker_settings": {**talks, "channel": "range=0.5"}}
+    with pytest.raises(UsageError, match="share it"):
+        around(make_config("feudal", below), env)
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,8 @@ def test_fictitious_play_cycles_on_shapleys_game(cli, tmp_path):
         (("psro", "games/shapley"), "use uniform"),
         (("psro", "games/kuhn", "--iterations", 0), "iterations must be at least 1"),
         (("psro", "mpe/simple_tag"), "simple_tag"),
+        (("psro", "games/kuhn", "--seed", 3), "--seed is for responses that are learned"),
+        (("fictitious", "games/kuhn", "--oracle-steps", 100), "--oracle-steps is for responses that are learned"),
     ],
 )
 def test_refusals_are_one_sentence_and_leave_nothing(cli, tmp_path, words, complaint):

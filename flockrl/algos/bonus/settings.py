@@ -67,7 +67,9 @@ class BonusConfig(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, (_, owners) in DEFAULTS.items():
-            if getattr(self, name) not in (None, "", False) and self.bonus not in owners:
+            given = getattr(self, name)
+            said = given is not None and given is not False and given != ""  # 0 is said, and equals False
+            if said and self.bonus not in owners:
                 raise UsageError(f"{name} has no meaning with bonus={self.bonus}: it belongs to {', '.join(owners)}.")
         checks = {
             "bonus_scale": lambda x: x >= 0,

@@ -23,7 +23,6 @@ import numpy as np
 from flockrl.algos.wrappers.self_play import (
     ELO,
     FADING,
-    OPEN,
     SELF,
     Running,
     ahead,
@@ -31,6 +30,8 @@ from flockrl.algos.wrappers.self_play import (
     expected,
     lesson,
     one_of,
+    opponents,
+    practice_memory,
     results,
     seat_numbers,
     together,
@@ -150,36 +151,25 @@ class _League:
         return jnp.stack(rows)
 
     def memory(self, batch: int) -> PyTree:
-        """who: the number of the opponent among past and present players; seat: the side that the learner has."""
-        return {
-            "own": self.inner.memory(batch), "past": self.inner.memory(batch),
-            "who": jnp.full(batch, OPEN, jnp.int32), "seat": jnp.zeros(batch, jnp.int32),
-        }  # fmt: skip
+        return practice_memory(self.inner, batch)
 
     def act(
         self, params: PyTree, seen: Observation, memory: PyTree, key: Array, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        who, seat = self._opponents(params["odds"], memory, jax.random.fold_in(key, 1))
+        member = np.repeat(np.arange(self.crew), len(seen.obs) // self.crew)
+        odds, share = params["odds"][member], self.share[member]
+        who, seat = opponents(odds, share, self.side, memory, jax.random.fold_in(key, self.crew))
+        # Key m of a split is what `fold_in` makes of m: the numbers from M on are nobody's.
         mine, keys = self._parts((seen, memory["own"]), 0), jax.random.split(key, self.crew)
         each = jax.vmap(lambda p, s, k: self.inner.act(p, s[0], s[1], k, explore))(params["own"], mine, keys)
         action, own, extras = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), each)
         players = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params["pool"], params["own"])
         theirs, past, noted = one_of(
-            self.inner, players, seen, memory["past"], jnp.maximum(who, 0), jax.random.fold_in(key, 2),
+            self.inner, players, seen, memory["past"], jnp.maximum(who, 0), jax.random.fold_in(key, self.crew + 1),
             explore and self.draws,
         )  # fmt: skip
         played, told = together(self.side, who, seat, (action, extras), (theirs, noted))
         return played, {"own": own, "past": past, "who": who, "seat": seat}, told
-
-    def _opponents(self, odds: Array, memory: PyTree, key: Array) -> tuple[Array, Array]:
-        """Who plays [B], and for which side the learner does [B]: what was drawn as the episode began, or is now."""
-        who, seat = memory["who"], memory["seat"]
-        member = np.repeat(np.arange(self.crew), len(who) // self.crew)
-        other, drawn, side = jax.random.split(key, 3)
-        rival = jax.random.categorical(drawn, jnp.log(odds[member])).astype(jnp.int32)
-        rival = jnp.where(jax.random.uniform(other, who.shape) < self.share[member], rival, SELF)
-        seats = jax.random.randint(side, seat.shape, 0, int(self.side.max()) + 1, jnp.int32)
-        return jnp.where(who == OPEN, rival, who), jnp.where(who == OPEN, seats, seat)
 
     def _parts(self, tree: PyTree, axis: int) -> PyTree:
         """Arrays with an axis of environments as those of each learner, [M, ...]."""

@@ -98,7 +98,6 @@ class _SelfPlay:
         self.every = config.pool_every or -(-updates // config.pool_size)
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
         self.side = seat_numbers(spec)
-        self.sides = int(self.side.max()) + 1
 
     def algorithm(self) -> Algorithm:
         note = f"past selves: up to {self.size}, one more every {self.every} updates"
@@ -142,29 +141,16 @@ class _SelfPlay:
         return weight / weight.sum()
 
     def memory(self, batch: int) -> PyTree:
-        """who: the place of the opponent in the pool; seat: the side that the learner has."""
-        return {
-            "own": self.inner.memory(batch), "past": self.inner.memory(batch),
-            "who": jnp.full(batch, OPEN, jnp.int32), "seat": jnp.zeros(batch, jnp.int32),
-        }  # fmt: skip
+        return practice_memory(self.inner, batch)
 
     def act(
         self, params: PyTree, seen: Observation, memory: PyTree, key: Array, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        who, seat = self._opponents(params["odds"], memory, jax.random.fold_in(key, 1))
+        who, seat = opponents(params["odds"], self.share, self.side, memory, jax.random.fold_in(key, 1))
         action, own, extras = self.inner.act(params["own"], seen, memory["own"], key, explore)
         theirs, past, noted = self._past(params["pool"], seen, memory["past"], who, jax.random.fold_in(key, 2), explore)
         played, told = together(self.side, who, seat, (action, extras), (theirs, noted))
         return played, {"own": own, "past": past, "who": who, "seat": seat}, told
-
-    def _opponents(self, odds: Array, memory: PyTree, key: Array) -> tuple[Array, Array]:
-        """Who plays [B], and for which side the learner does [B]: what was drawn as the episode began, or is now."""
-        who, seat = memory["who"], memory["seat"]
-        past, member, side = jax.random.split(key, 3)
-        drawn = jax.random.categorical(member, jnp.log(odds), shape=who.shape).astype(jnp.int32)
-        drawn = jnp.where(jax.random.uniform(past, who.shape) < self.share, drawn, SELF)
-        seats = jax.random.randint(side, seat.shape, 0, self.sides, jnp.int32)
-        return jnp.where(who == OPEN, drawn, who), jnp.where(who == OPEN, seats, seat)
 
     def _past(
         self, pool: PyTree, seen: Observation, memory: PyTree, who: Array, key: Array, explore: bool
@@ -199,6 +185,29 @@ def seat_numbers(spec: EnvSpec) -> np.ndarray:
     return np.array(
         [next(k for k, own in enumerate(spec.parties.values()) if i in own) for i in range(spec.num_agents)]
     )
+
+
+def practice_memory(inner: Algorithm, batch: int) -> dict[str, PyTree]:
+    """own, past: the memories of the learner and of its opponent; who: [B] the opponent's number among the players, or
+    SELF, or OPEN before an episode; seat: [B] the side that the learner has."""
+    return {
+        "own": inner.memory(batch), "past": inner.memory(batch),
+        "who": jnp.full(batch, OPEN, jnp.int32), "seat": jnp.zeros(batch, jnp.int32),
+    }  # fmt: skip
+
+
+def opponents(odds: Array, share: Any, side: np.ndarray, memory: PyTree, key: Array) -> tuple[Array, Array]:
+    """Who plays [B], and for which side the learner does [B]: what was drawn as the episode began, or is now.
+
+    odds: [K] or [B, K] how likely each player is, in the part `share`, a number or [B], of the episodes; side: see
+    `seat_numbers`.
+    """
+    who, seat = memory["who"], memory["seat"]
+    other, member, place = jax.random.split(key, 3)
+    drawn = jax.random.categorical(member, jnp.log(odds), shape=who.shape).astype(jnp.int32)
+    drawn = jnp.where(jax.random.uniform(other, who.shape) < share, drawn, SELF)
+    seats = jax.random.randint(place, seat.shape, 0, int(side.max()) + 1, jnp.int32)
+    return jnp.where(who == OPEN, drawn, who), jnp.where(who == OPEN, seats, seat)
 
 
 Played = tuple[Array, Mapping[str, Array]]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.core.types import Array
+from flockrl.envs.assignment import assign
 
 EPSILON = 0.01
 """By how much bids rise at least: an auction misses the best sum of benefits by at most so much per worker."""
@@ -15,13 +16,9 @@ NOBODY = -1
 def best(benefit: Array) -> Array:
     """[N] the job of each worker, or NOBODY, in the assignment with the largest sum of benefits, by the Hungarian
     method. benefit: [N, J], 0 or less where a worker should rather have no job."""
-    from optax.assignment import hungarian_algorithm
-
     workers = len(benefit)
     cost = -jnp.concatenate([jnp.maximum(benefit, 0.0), jnp.zeros((workers, workers))], 1)
-    rows, columns = hungarian_algorithm(cost)
-    chosen = jnp.zeros(workers, jnp.int32).at[rows].set(columns.astype(jnp.int32))
-    return _real(benefit, chosen)
+    return _real(benefit, assign(cost)[1].astype(jnp.int32))
 
 
 def auction(benefit: Array) -> Array:
