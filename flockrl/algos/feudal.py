@@ -126,6 +126,8 @@ class _Feudal:
         source: Any = key
         scores = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, source)
         found, how = scores(explore), self.config.allocate
+        if asked.alive is not None:  # to the dead all goals are alike, so that they take what others leave
+            found = jnp.where(asked.alive[..., None], found, 0.0)
         goals = jax.lax.cond(
             (held.clock == 0).any(),
             lambda: jax.vmap(lambda own: share_out(own, how))(found).astype(held.goal.dtype),

@@ -130,7 +130,7 @@ class RoleGoals:
 
         state, error = jax.lax.cond(state.updates < self.due, study, lambda: (state, jnp.float32(0.0)))
         updates = state.updates + 1
-        at = jax.random.randint(jax.random.fold_in(key, 1), (PLACES,), 0, len(obs))
+        at = jax.random.randint(jax.random.fold_in(key, STEPS), (PLACES,), 0, len(obs))  # not a key of a step above
         found = jax.lax.cond(updates == self.due, lambda: self.groups(state, obs[at]), lambda: state.allows)
         return state._replace(allows=found, updates=updates), {"effect_error": error}
 

@@ -279,6 +279,19 @@ def test_no_two_agents_have_the_same_goal(settings):
         np.testing.assert_allclose(rows.extras["manager.logp"][0], pick(manager, goals[0]), atol=1e-5)
 
 
+def test_the_dead_leave_the_best_goals_to_others():
+    """Each of the living gets what it would get alone."""
+    env, algorithm = feudal(allocate="hungarian")
+    params = jax.jit(lambda key: algorithm.params(algorithm.init(key)))(jax.random.key(0))
+    obs = jax.random.normal(jax.random.key(1), (50, 2, env.spec.obs_size))
+    tier = _Feudal(env.spec, feudal_config(), 4, 2).tiers["manager"]
+    for living in range(2):
+        moment = Observation(obs, alive=jnp.broadcast_to(jnp.arange(2) == living, (50, 2)))
+        found = algorithm.act(params, moment, algorithm.memory(50), jax.random.key(2), False)[2]["goal"]
+        alone = tier.scores(params["manager"], moment, tier.memory(50), jax.random.key(2), False).argmax(-1)
+        np.testing.assert_array_equal(found[:, living], alone[:, living])
+
+
 def algorithm_scores(env, state, rows):
     """The manager's log-probabilities [B, N, G] as the rollout began."""
     config = feudal_config()
