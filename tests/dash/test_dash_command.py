@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import flockrl
+from flockrl.commands.main import main
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import FAILURE, noting_failure
 
@@ -65,3 +66,11 @@ def test_a_run_that_fails_says_why(tmp_path):
     with pytest.raises(UsageError):
         flockrl.train("ippo", "mpe/simple_spread", out=tmp_path / "run", callbacks=[callback], **TINY)
     assert "no more of this" in (tmp_path / "run" / FAILURE).read_text()
+
+
+def test_a_run_whose_configuration_is_a_link_is_not_watched(tmp_path, capsys):
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").symlink_to(tmp_path / "elsewhere.json")
+    assert main(["watch", str(tmp_path / "run")]) == 2
+    assert "which the page does not follow" in capsys.readouterr().err

@@ -74,6 +74,8 @@ def test_a_run(tmp_path):
     [
         ("kuhn_pker", "There is no environment openspiel/kuhn_pker. Did you mean 'kuhn_poker'"),
         ("kuhn_poker:cards=3", "openspiel/kuhn_poker cannot be made"),
+        ("go:board_size=0", "openspiel/go cannot be made: unsupported board size"),
+        ("hex:board_size=100000", "openspiel/hex is too large"),
         ("kuhn_poker:grey=true", "has no pictures"),
         ("mfg_crowd_modelling", "is a mean-field game"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError, nearest
+from flockrl.core.errors import UsageError, nearest, reason
 from flockrl.core.spec import MOST_NUMBERS
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.envs.adapters.options import Options, load
@@ -26,8 +26,7 @@ def make_game(name: str, settings: Mapping[str, Any]) -> Any:
     try:
         return pyspiel.load_game(name, dict(settings))
     except Exception as error:  # pyspiel.SpielError, or RuntimeError where settings have the wrong type
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"openspiel/{name} cannot be made: {first[:200].rstrip('.')}.") from error
+        raise UsageError(f"openspiel/{name} cannot be made: {reason(error)}.") from error
 
 
 class SpielTeam(HostEnv):
@@ -39,6 +38,13 @@ class SpielTeam(HostEnv):
         if options != Options(max_steps=options.max_steps, team_reward=options.team_reward):
             raise UsageError(f"openspiel/{name} has no pictures: leave out grey, resize and stack.")
         self.game, self.options = make_game(name, settings), options
+        try:
+            self._look(name)
+        except RuntimeError as error:  # of games whose settings OpenSpiel checks no earlier
+            raise UsageError(f"openspiel/{name} cannot be made: {reason(error)}.") from error
+
+    def _look(self, name: str) -> None:
+        """Find out what players see and do."""
         kind = self.game.get_type()
         self.together = kind.dynamics == kind.Dynamics.SIMULTANEOUS
         if kind.dynamics == kind.Dynamics.MEAN_FIELD:
@@ -47,7 +53,7 @@ class SpielTeam(HostEnv):
         if not self.full and not kind.provides_observation_tensor:
             raise UsageError(f"openspiel/{name} has no observations in numbers.")
         size = self.game.information_state_tensor_size() if self.full else self.game.observation_tensor_size()
-        if size > MOST_NUMBERS:
+        if not 0 <= size <= MOST_NUMBERS:  # below 0, OpenSpiel counted too far
             raise UsageError(f"openspiel/{name} is too large: an observation has {size:,} numbers.")
         n, self.choices = self.game.num_players(), self.game.num_distinct_actions()
         agents = tuple(f"agent_{i}" for i in range(n))
@@ -55,7 +61,7 @@ class SpielTeam(HostEnv):
         self.spec = EnvSpec(
             name=f"openspiel/{name}", agents=agents, observations=(Box((size,)),) * n,
             actions=(Discrete(self.choices + (not self.together)),) * n,
-            max_steps=options.max_steps or self.game.max_game_length(), sides=() if same else agents,
+            max_steps=self.options.max_steps or self.game.max_game_length(), sides=() if same else agents,
         )  # fmt: skip
         self._generator = np.random.default_rng(0)
         self._state = self.game.new_initial_state()
