@@ -5,6 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from source_kit import parse
 
 import flockrl
 
@@ -24,7 +25,7 @@ def modules() -> dict[str, Path]:
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """Modules that a file imports anywhere, also inside functions; imports for type checkers alone do not count."""
-    tree = ast.parse(path.read_text())
+    tree = parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
@@ -72,7 +73,7 @@ def test_files_and_functions_fit_a_reader():
         text = path.read_text()
         if text.count("\n") > LONGEST_FILE:
             long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
                 if lines > LONGEST_FUNCTION:

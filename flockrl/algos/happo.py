@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from flockrl.algos.family import Family
 from flockrl.algos.opponents import models_opponents
-from flockrl.algos.parts import as_team, mean
+from flockrl.algos.parts import as_number, as_team, mean
 from flockrl.algos.ppo import _PPO, Batch, PPOConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, take
@@ -165,7 +165,7 @@ class HAPPO(_PPO):
             "approx_kl": mean(jnp.exp(log_ratio) - 1 - log_ratio, weight),
             "clip_fraction": mean(clipped, weight),
         }
-        return policy_loss - self.config.entropy * bonus, metrics
+        return policy_loss - as_number(self.config.entropy) * bonus, metrics
 
     def _critic_loss(self, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         batch, first = self._in_time(batch)

@@ -4,12 +4,14 @@ import ast
 import tomllib
 from pathlib import Path
 
+from source_kit import parse
+
 HOME = Path(__file__).parents[2]
 
 
 def imported(file):
     """Files of flockrl that a file imports at its top."""
-    for node in ast.parse(file.read_text()).body:
+    for node in parse(file.read_text()).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flockrl"):
             yield HOME / (node.module.replace(".", "/") + ".py")
 

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from source_kit import parse
 
 import flockrl
 from flockrl.core.errors import UsageError
@@ -42,7 +43,7 @@ def test_no_file_of_the_package_unpickles():
     wrong = RUNS_CODE | {"eval", "exec", "allow_pickle", "torch.load", "jnp.load"}
     found = {
         str(file.relative_to(HOME)): used for file in HOME.rglob("*.py")
-        if (used := wrong & set(names(ast.parse(file.read_text()))))
+        if (used := wrong & set(names(parse(file.read_text()))))
     }  # fmt: skip
     assert found == {"envs/host/workers.py": {"pickle"}}
 
