@@ -121,6 +121,7 @@ def test_list_names_everything(cli):
     for name in ("mappo", "ia2c", "mpe/simple_spread", "games/climbing", "probe/memory", "local_ratio=0.5"):
         assert name in text
     assert "mpe/" not in cli("list", "algorithms")[1]
+    assert "\nfictitious " in cli("list", "algorithms")[1]
     assert "mappo" not in cli("list", "envs")[1]
 
 

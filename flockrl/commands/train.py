@@ -69,8 +69,11 @@ class ResumeFlags(Processes):
     """Print nothing but errors."""
 
 
-POOLS = ("psro", "fictitious")
-"""What solves games by pools of best responses, and is no algorithm of networks."""
+POOLS = {
+    "psro": "policy-space response oracles: pools of best responses, exact or learned",
+    "fictitious": "fictitious play: best responses to the mean of those before",
+}
+"""What solves games by pools of best responses, and is no algorithm of networks, with a summary."""
 
 
 def train(words: list[str]) -> int:
