@@ -51,31 +51,51 @@ def make_head(spec: EnvSpec, group: Group) -> Head:
 
 
 def _factorised(group: Group) -> Head:
-    """Several independent choices: probabilities multiply, so log-probabilities, entropies and divergences add up."""
-    ends = np.cumsum(group.factors)
-    parts = [slice(int(end) - n, int(end)) for end, n in zip(ends, group.factors, strict=True)]
+    """Several independent choices: probabilities multiply, so log-probabilities, entropies and divergences add up.
+
+    Choices of equally many options are one array, so that a program does not grow with the number of choices.
+    """
+    sizes = np.asarray(group.factors)
+    starts = np.cumsum(sizes) - sizes
+    kinds = [np.flatnonzero(sizes == n) for n in np.unique(sizes)]
+    order = np.argsort(np.concatenate(kinds))
     heads = [
         _categorical(group._replace(action_size=n, factors=(n,), legal=np.ones((group.size, n), bool)))
-        for n in group.factors
+        for n in np.unique(sizes).tolist()
     ]
 
+    def part(x: Array, kind: Any) -> Array:
+        """The options [..., n, c, size] of c choices of one size, of x [..., n, A]."""
+        size, first = int(sizes[kind[0]]), int(starts[kind[0]])
+        if np.array_equal(kind, np.arange(kind[0], kind[0] + len(kind))):  # side by side
+            return x[..., first : first + size * len(kind)].reshape(*x.shape[:-1], len(kind), size)
+        return jnp.stack([x[..., start : start + size] for start in starts[kind].tolist()], -2)
+
     def each(*arrays: Array | None) -> list[tuple[Any, list[Any]]]:
-        """Each choice's head and its part of the arrays [..., n, A]."""
+        """The head of each size, and its part of the arrays [..., n, A]."""
         return [
-            (head, [None if x is None else x[..., part] for x in arrays])
-            for head, part in zip(heads, parts, strict=True)
+            (head, [None if x is None else part(x, kind) for x in arrays])
+            for head, kind in zip(heads, kinds, strict=True)
         ]
+
+    def joined(actions: list[Array]) -> Array:
+        """[..., n, k]: the choices in their order, of actions [..., n, c] by size."""
+        if len(kinds) == 1:
+            return actions[0]
+        found = jnp.concatenate(actions, -1)
+        return jnp.stack([found[..., i] for i in order.tolist()], -1)
 
     def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
         keys = split(key, len(heads))
         drawn = [head.sample(k, *own) for k, (head, own) in zip(keys, each(out, avail), strict=True)]
-        return jnp.stack([action for action, _ in drawn], -1), _add([logp for _, logp in drawn])
+        return joined([action for action, _ in drawn]), _add([logp for _, logp in drawn])
 
     def mode(out: Array, avail: Array | None) -> Array:
-        return jnp.stack([head.mode(*own) for head, own in each(out, avail)], -1)
+        return joined([head.mode(*own) for head, own in each(out, avail)])
 
     def evaluate(out: Array, avail: Array | None, action: Array) -> tuple[Array, Array]:
-        found = [head.evaluate(*own, action[..., i]) for i, (head, own) in enumerate(each(out, avail))]
+        owns = zip(each(out, avail), kinds, strict=True)
+        found = [head.evaluate(*own, action[..., kind]) for (head, own), kind in owns]
         return _add([logp for logp, _ in found]), _add([entropy for _, entropy in found])
 
     def kl(old: Array, new: Array, avail: Array | None) -> Array:
@@ -85,7 +105,8 @@ def _factorised(group: Group) -> Head:
 
 
 def _add(arrays: list[Array]) -> Array:
-    return functools.reduce(jnp.add, arrays)
+    """[...]: the sum of arrays [..., c] over all their choices."""
+    return functools.reduce(jnp.add, [x.sum(-1) for x in arrays])
 
 
 def _categorical(group: Group) -> Head:

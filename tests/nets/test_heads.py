@@ -143,6 +143,32 @@ def test_choices_are_drawn_apart_and_as_often_as_they_should():
     np.testing.assert_allclose(joint, np.outer([0.25, 0.75], [0.5, 0.25, 0.25]), atol=0.01)
 
 
+@pytest.mark.parametrize("choices", [(2, 3, 2, 3), (3, 3, 2), (2, 2, 2), (4, 1, 40)])
+def test_choices_of_like_sizes_keep_their_places(choices):
+    head, rng = head_of("all", MultiDiscrete(choices)), np.random.default_rng(0)
+    old, new = (jnp.asarray(rng.normal(size=(5, 1, sum(choices))), jnp.float32) for _ in range(2))
+    action, logp = head.sample(jax.random.key(0), old, None)
+    starts = np.cumsum(choices) - choices
+    p, q = ([jax.nn.softmax(x[:, 0, a : a + n]) for a, n in zip(starts, choices, strict=True)] for x in (old, new))
+    wanted = sum(np.log(part[np.arange(5), action[:, 0, i]]) for i, part in enumerate(p))
+    np.testing.assert_allclose(logp[:, 0], wanted, atol=1e-5)
+    found, entropy = head.evaluate(old, None, action)
+    np.testing.assert_allclose(found[:, 0], wanted, atol=1e-5)
+    np.testing.assert_allclose(entropy[:, 0], -sum((part * np.log(part)).sum(-1) for part in p), atol=1e-5)
+    apart = sum((a * np.log(a / b)).sum(-1) for a, b in zip(p, q, strict=True))
+    np.testing.assert_allclose(head.kl(old, new, None)[:, 0], apart, atol=1e-5)
+    np.testing.assert_array_equal(head.mode(old, None)[:, 0], np.stack([part.argmax(-1) for part in p], -1))
+
+
+def test_a_program_does_not_grow_with_the_number_of_choices():
+    def size(count):
+        head, out = head_of("all", MultiDiscrete((10,) * count)), jnp.zeros((4, 1, 10 * count))
+        program = jax.make_jaxpr(lambda key, out: head.evaluate(out, None, head.sample(key, out, None)[0]))
+        return str(program(jax.random.key(0), out)).count(" = ")
+
+    assert size(300) == size(3)
+
+
 # --- codes of actions
 
 MIXED = spec(Discrete(3), Box((2,), (-1.0, 0.0), (2.0, 4.0)), MultiDiscrete((2, 4)))
