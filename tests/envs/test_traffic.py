@@ -111,9 +111,12 @@ def test_vehicles_are_conserved_and_streets_never_overflow(settings):
 
 @pytest.mark.slow
 def test_max_pressure_is_ahead_of_fixed_time_and_greedy():
-    delay = {p: Scripted(p, "traffic/grid").evaluate(50).measures["delay"] for p in make("traffic/grid").policies}
-    error = np.sqrt(sum(x.var() / 50 for x in delay.values()))
-    assert delay["max_pressure"].mean() < min(delay["fixed_time"].mean(), delay["greedy"].mean()) - 2 * error
+    delay = {
+        p: Scripted(p, "traffic/grid").evaluate(100).measures["delay"] for p in ("fixed_time", "greedy", "max_pressure")
+    }
+    for other in ("fixed_time", "greedy"):
+        saved = delay[other] - delay["max_pressure"]  # in the same episodes
+        assert saved.mean() > 2 * saved.std() / np.sqrt(len(saved)), other
 
 
 def test_a_platoon_follows_by_hand():
