@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
+from flockrl.core.cluster import check_cluster
 from flockrl.core.errors import UsageError
 from flockrl.envs.registry import parse_settings
 from flockrl.training.compilation import Platform, prepare
@@ -60,7 +61,7 @@ def bench(words: list[str]) -> int:
 
     if given.jobs is not None and given.jobs < 1:
         raise UsageError(f"jobs must be at least 1, not {given.jobs}.")
-    _check_cluster(given)
+    check_cluster(given.jobs, given.ray, given.cores)
     prepare(given.platform)
     suite = _suite(given)
     out = given.out or Path("runs") / f"bench-{suite.name}"
@@ -85,21 +86,6 @@ def bench(words: list[str]) -> int:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise TrainingError(f"{failed[0].cell.folder} failed{more}: {failed[0].complaint}")
     return 0
-
-
-def _check_cluster(given: Any) -> None:
-    """Refuse flags that have no meaning with Ray, or without it."""
-    from flockrl.core.cluster import require_ray
-
-    if given.cores < 1:
-        raise UsageError(f"cores must be at least 1, not {given.cores}.")
-    if given.ray is None:
-        if given.cores != 1:
-            raise UsageError("cores is for runs on a cluster: use it with --ray, or --jobs to share out these cores.")
-        return
-    if given.jobs is not None:
-        raise UsageError("A cluster runs as many cells at a time as it has cores for: leave out --jobs or --ray.")
-    require_ray()
 
 
 def _suite(given: Any) -> Any:

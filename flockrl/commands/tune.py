@@ -12,9 +12,10 @@ import tyro
 from tyro.conf import Positional
 
 from flockrl.commands.train import parse_training
+from flockrl.core.cluster import check_cluster
 from flockrl.core.errors import UsageError
 from flockrl.training.compilation import Platform, prepare
-from flockrl.tuning.search import Pruner, Sampler
+from flockrl.tuning.search import Pruner, Sampler, read_objective
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,17 @@ class TuneFlags:
     """Stop trials early that do worse than others did: those below the median of the trials before them."""
     pruner: Pruner | None = None
     """How to stop trials early: median, as --prune does, or asha, which keeps the best third at each of a few rungs."""
-    objective: str = "eval_return"
-    """The figure of an evaluation that is searched for, e.g. eval_return_adversary; min:NAME for the smallest."""
+    objective: tuple[str, ...] = ("eval_return",)
+    """The figure of an evaluation that is searched for, e.g. eval_return_adversary; min:NAME for the smallest. With
+    several, the trials are told than which none is better in all of them; the first decides what is called best."""
     seeds: int = 1
     """Seeds of each trial, which is worth the mean of their last evaluations."""
     confirm: int = 5
     """Fresh seeds on which the best settings are compared with the default ones; 0 for none."""
-    jobs: int = 1
-    """Trials at a time, each on a share of the cores. With more than one, the order in which they end counts."""
+    jobs: int | None = None
+    """Trials at a time, each on a share of the cores, by default one. With more, the order in which they end counts."""
+    cores: int = 1
+    """Cores of each trial on a cluster (--ray), which runs as many at a time as it has cores for."""
     out: Path | None = None
     """The search's directory, by default runs/tune-ALGORITHM-ENV. The same command continues what is there."""
     config: Path | None = None
@@ -66,8 +70,9 @@ def tune(words: list[str]) -> int:
         raise UsageError("One algorithm is tuned at a time: train the other sides first, and freeze them.")
     given, settings = parse_training(name, words[1:], TuneFlags, "tune")
     for flag, least in (("trials", 1), ("seeds", 1), ("jobs", 1), ("confirm", 0)):
-        if getattr(given.run, flag) < least:
-            raise UsageError(f"{flag} must be at least {least}, not {getattr(given.run, flag)}.")
+        if (value := getattr(given.run, flag)) is not None and value < least:
+            raise UsageError(f"{flag} must be at least {least}, not {value}.")
+    check_cluster(given.run.jobs, given.training.ray, given.run.cores)
     if given.run.confirm == 1:
         raise UsageError("A confirmation compares means: it needs at least 2 seeds, or --confirm 0.")
     prepare(given.run.platform)
@@ -96,9 +101,11 @@ class Tuning:
         from flockrl.training.space import check_space, read_space, settle
 
         self.algorithm, self.flags, self.out = algorithm, given.run, out
-        self.fixed = {**vars(given.training), **settings}
-        self.maximise = not self.flags.objective.startswith("min:")
-        self.objective = self.flags.objective.removeprefix("min:")
+        self.ray = given.training.ray  # of the trials, each of which runs on one node
+        self.fixed = {**vars(given.training), **settings, "ray": None}
+        self.objectives = [read_objective(word) for word in self.flags.objective]
+        if not self.objectives or len({objective.name for objective in self.objectives}) < len(self.objectives):
+            raise UsageError("--objective names figures of evaluations, each once: e.g. eval_return.")
         self.space = check_space(read_space(self.flags.search, algorithm), algorithm, self.fixed)
         options, config = settle(algorithm, self.fixed)
         make_algorithm(algorithm, around(config, make(self.flags.env)).spec, config, envs=options.envs, updates=1)
@@ -113,10 +120,11 @@ class Tuning:
 
     def _task(self, settings: Any) -> dict[str, Any]:
         run = self._run_config(settings).to_json()
-        return {"run": run, "seeds": self.flags.seeds, "objective": self.objective}
+        return {"run": run, "seeds": self.flags.seeds, "objectives": [objective.name for objective in self.objectives]}
 
     def run(self) -> None:
         from flockrl.core.errors import TrainingError
+        from flockrl.tuning.places import Cluster, Here, Place
         from flockrl.tuning.result import PICTURE, TABLE, draw_search, told, trials_table, write_best, write_trials
         from flockrl.tuning.search import SEARCH, Search
         from flockrl.tuning.trials import Trials
@@ -126,21 +134,25 @@ class Tuning:
         flags = self.flags
         saved = self._run_config({}).to_json()  # what stays empty is left out, as it was before it could be asked for
         about = {key: value for key, value in saved.items() if key != "versions" and value != ()}
-        about |= {"objective": flags.objective, "seeds": flags.seeds}
+        about |= {"objective": " ".join(flags.objective), "seeds": flags.seeds}
         pruner: Pruner | None = flags.pruner or ("median" if flags.prune else None)
         search = Search(
             self.out, self.space, about, sampler=flags.sampler, pruner=pruner,
             seed=self.options.seed, every=self.options.eval_every or max(1, self.options.steps // 20),
-            maximise=self.maximise,
+            objectives=self.objectives,
         )  # fmt: skip
         self._say(self._begin(search))
-        Trials(search, self.out, self._task, flags.jobs, flags.platform).run(flags.trials, self._watch)
+        if self.ray is None:
+            place: Place = Here(flags.jobs or 1)
+        else:
+            place = Cluster(self.ray, flags.cores, search.path, flags.platform)
+        Trials(search, self.out, self._task, place, flags.platform).run(flags.trials, self._watch)
         write_trials(search, self.out / TABLE)
         if search.best is None:
             why = next((trial.why for trial in search.trials if trial.why), "all were pruned")
             raise TrainingError(f"No trial was completed: {why}")
-        draw_search(search, self.out / PICTURE, self.objective)
-        self.console.print(trials_table(search, self.objective))
+        draw_search(search, self.out / PICTURE)
+        self.console.print(trials_table(search))
         self._say(told(search))
         file = write_best(self.out, self.algorithm, flags.env, self.fixed, search.best.settings)
         self._confirm(search)
@@ -156,24 +168,27 @@ class Tuning:
         from flockrl.tuning.confirm import confirm, confirming
         from flockrl.tuning.result import SUMMARY, tell, write_summary
 
-        confirmation, best = None, search.best
-        if self.flags.confirm:
-            first = self.options.seed + self.flags.seeds  # seeds that no trial had
-            suite = confirming(self.algorithm, self.flags.env, self.fixed, best.settings, first, self.flags.confirm)
+        confirmations, best, flags = {}, search.best, self.flags
+        if flags.confirm:
+            first = self.options.seed + flags.seeds  # seeds that no trial had
+            suite = confirming(self.algorithm, flags.env, self.fixed, best.settings, first, flags.confirm)
+            promised = {objective.name: value for objective, value in zip(self.objectives, best.values, strict=True)}
+            where: dict[str, Any] = {"platform": flags.platform, "jobs": flags.jobs or 1}
+            if self.ray is not None:
+                where |= {"jobs": None, "ray": self.ray, "cores": flags.cores}
             with Board(self.console) as board:
-                watch = None if self.flags.quiet else board.watch
-                where = self.out / f"trial-{best.number:04d}"
-                confirmation = confirm(
-                    suite, where, self.objective, best.value, self.flags.jobs, watch, self.flags.platform
-                )
-            self._say(tell(confirmation, self.objective, self.maximise))
-        write_summary(self.out / SUMMARY, search, self.objective, confirmation)
+                watch = None if flags.quiet else board.watch
+                confirmations = confirm(suite, self.out / f"trial-{best.number:04d}", promised, watch, **where)
+            for objective in self.objectives:
+                self._say(tell(confirmations[objective.name], objective))
+        write_summary(self.out / SUMMARY, search, confirmations)
 
     def _watch(self, search: Any, ended: Any) -> None:
         if ended is None:
             return
         over = sum(trial.state != "running" for trial in search.trials)
-        how = f"{self.objective} {ended.value:.3f}" if ended.value is not None else ""
+        values = zip(self.objectives, ended.values, strict=False)
+        how = ", ".join(f"{objective.name} {value:.3f}" for objective, value in values)
         how += {"pruned": f" pruned at step {max(ended.reports, default=0):,}", "failed": f" failed: {ended.why}"}.get(
             ended.state, ""
         )

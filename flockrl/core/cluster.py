@@ -25,6 +25,19 @@ def require_ray() -> None:
         raise UsageError(f"Running on a cluster needs Ray: {install('ray')}.")
 
 
+def check_cluster(jobs: int | None, ray: str | None, cores: int) -> None:
+    """Refuse flags that have no meaning with Ray, or without it."""
+    if cores < 1:
+        raise UsageError(f"cores must be at least 1, not {cores}.")
+    if ray is None:
+        if cores != 1:
+            raise UsageError("cores is for runs on a cluster: use it with --ray, or --jobs to share out these cores.")
+        return
+    if jobs is not None:
+        raise UsageError("A cluster runs as many at a time as it has cores for: leave out --jobs or --ray.")
+    require_ray()
+
+
 def connect(address: str) -> Any:
     """Ray, connected to the cluster at `address` (HOST:PORT), or with "auto" to the one at hand or a local one.
 

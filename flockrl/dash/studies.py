@@ -71,7 +71,8 @@ def _note(trial: dict[str, Any], event: dict[str, Any]) -> None:
     if event.get("end") in ENDS:
         trial |= {"state": event["end"], "why": plain(event["why"]) if isinstance(event.get("why"), str) else ""}
         return
-    step, value = number(event.get("step")), number(event.get("value"))
+    told = event.get("value")  # of several objectives, the first
+    step, value = number(event.get("step")), number(told[0] if isinstance(told, list) and told else told)
     if step is not None and value is not None:
         trial |= {"step": step, "value": value}
 

@@ -3,8 +3,8 @@
 The first line of standard input is the task as JSON; the pipe then stays open as long as the harness runs. When the
 pipe closes, this process ends too, so that it never writes to a cell which a restarted benchmark is running.
 
-A trial of a search is a cell that asks: after each evaluation it writes a line {"step", "value"} to standard output and
-goes on when the answer, a line on standard input, says so.
+A trial of a search is a cell that asks: after each evaluation it writes a line {"step", "values"} to standard output,
+with a value for each objective, and goes on when the answer, a line on standard input, says so.
 """
 
 from __future__ import annotations
@@ -95,22 +95,23 @@ def _listen(answers: queue.Queue[str]) -> None:
 
 def _asking(work: dict[str, Any], answers: queue.Queue[str]) -> list[Any]:
     """The callback of a cell that asks; none where the task does not say so."""
-    if "objective" not in work:
+    if "objectives" not in work:
         return []
     from flockrl.core.callbacks import Callback, Moment
     from flockrl.core.types import EvalResult
 
     talk = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what others print is no question
-    found: dict[int, dict[int, float]] = {}
+    found: dict[int, dict[int, list[float]]] = {}
 
     class Asking(Callback):
         def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
             seen = found.setdefault(moment.step, {})
-            seen[moment.seed] = float(moment.metrics[work["objective"]])
+            seen[moment.seed] = [float(moment.metrics[name]) for name in work["objectives"]]
             if moment.step == 0 or len(seen) < work["seeds"]:
                 return
-            print(json.dumps({"step": moment.step, "value": sum(seen.values()) / len(seen)}), file=talk, flush=True)
+            values = [sum(column) / len(seen) for column in zip(*seen.values(), strict=True)]
+            print(json.dumps({"step": moment.step, "values": values}), file=talk, flush=True)
             if answers.get() == STOP:
                 moment.stop("pruned")
 

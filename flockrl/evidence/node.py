@@ -52,13 +52,27 @@ def end_cell(process: subprocess.Popen[str], errors: IO[str]) -> tuple[int, str]
     return status, lines[-1] if lines else f"its process ended with status {status}"
 
 
+def tell(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone, which its output says as well
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+
+
+def unseen(marker: str) -> str:
+    """What to say where this node does not see a file of the work's directory; empty where it does."""
+    if Path(marker).is_file():
+        return ""
+    return f"{os.uname().nodename} does not see {Path(marker).parent}: choose an --out that all nodes share"
+
+
 def run_cell(task: dict[str, Any], marker: str, cores: int) -> tuple[int, str]:
     """Run a cell on the node that this is called on, on cores of its own. Returns its status and its complaint.
 
     marker: a file of the benchmark's directory, which the node must see. Interrupted, the cell saves and ends.
     """
-    if not Path(marker).is_file():
-        return 1, f"{os.uname().nodename} does not see {Path(marker).parent}: choose an --out that all nodes share"
+    if why := unseen(marker):
+        return 1, why
     with claimed(cores) as own:
         process, errors = start_cell({**task, "cores": own})
         try:
@@ -69,6 +83,40 @@ def run_cell(task: dict[str, Any], marker: str, cores: int) -> tuple[int, str]:
             process.terminate()
             end_cell(process, errors)
             raise
+
+
+class Seat:
+    """A trial on a node of a cluster, as a Ray actor: `begin`, and `go` after each answer, return what it asks next, or
+    its last complaint when it has ended."""
+
+    def __init__(self, task: dict[str, Any], marker: str, cores: int):
+        self.task, self.marker, self.cores = task, marker, cores
+        self.open = contextlib.ExitStack()
+        self.process: subprocess.Popen[str] | None = None
+
+    def begin(self) -> dict[str, Any] | str:
+        if why := unseen(self.marker):
+            return why
+        own = self.open.enter_context(claimed(self.cores))
+        self.process, self.errors = start_cell({**self.task, "cores": own}, subprocess.PIPE)
+        return self._next()
+
+    def go(self, word: str) -> dict[str, Any] | str:
+        assert self.process is not None
+        tell(self.process, word)
+        return self._next()
+
+    def _next(self) -> dict[str, Any] | str:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        if line := self.process.stdout.readline():
+            return json.loads(line)
+        self.open.close()
+        return end_cell(self.process, self.errors)[1]
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
 
 
 @contextlib.contextmanager

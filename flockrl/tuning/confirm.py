@@ -17,7 +17,6 @@ from flockrl.core.rundir import read_metrics
 from flockrl.evidence.harness import Watch, Work, run_suite
 from flockrl.evidence.statistics import Estimate
 from flockrl.evidence.suite import Suite, make_suite
-from flockrl.training.compilation import Platform
 
 CONFIRM = "confirm"
 BEFORE, AFTER = "default", "best"
@@ -68,17 +67,19 @@ def confirming(
 
 
 def confirm(
-    suite: Suite, out: Path, objective: str, promised: float, jobs: int, watch: Watch | None,
-    platform: Platform | None,
-) -> Confirmation:  # fmt: skip
-    """Run the suite, or what is left of it, and compare the scores."""
-    works = run_suite(suite, out / CONFIRM, jobs, watch, platform)
+    suite: Suite, out: Path, promised: Mapping[str, float], watch: Watch | None, **where: Any
+) -> dict[str, Confirmation]:
+    """Run the suite, or what is left of it, and compare the scores of each objective. promised: what the search said
+    about the best, by objective; where: what `run_suite` takes besides."""
+    works = run_suite(suite, out / CONFIRM, watch=watch, **where)
     failed = [work for work in works if work.state == "failed"]
     if failed:
         raise UsageError(f"The confirmation failed, {failed[0].cell.folder}: {failed[0].complaint}")
-    scores = {name: np.array([_score(work, objective) for work in works if _label(work) == name])
-              for name in (BEFORE, AFTER)}  # fmt: skip
-    return Confirmation(scores[BEFORE], scores[AFTER], promised)
+
+    def scores(objective: str, name: str) -> np.ndarray:
+        return np.array([_score(work, objective) for work in works if _label(work) == name])
+
+    return {name: Confirmation(scores(name, BEFORE), scores(name, AFTER), value) for name, value in promised.items()}
 
 
 def _label(work: Work) -> str:

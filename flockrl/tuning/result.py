@@ -16,7 +16,7 @@ from flockrl.core.rundir import write_json
 from flockrl.evidence.records import write_csv
 from flockrl.training.space import Dimension, split
 from flockrl.tuning.confirm import Confirmation
-from flockrl.tuning.search import Search
+from flockrl.tuning.search import Objective, Search, Trial
 
 SHOWN = 10
 """Trials in the printed table."""
@@ -30,7 +30,7 @@ def write_trials(search: Search, file: Path) -> None:
     """A row per trial, in the order in which they began."""
     rows = [
         {
-            "trial": trial.number, "state": trial.state, "value": trial.value,
+            "trial": trial.number, "state": trial.state, **_values(search, trial),
             "step": max(trial.reports, default=0),
             **{d.name: json.dumps(trial.settings[d.name]) for d in search.space}, "why": trial.why,
         }
@@ -39,16 +39,23 @@ def write_trials(search: Search, file: Path) -> None:
     write_csv(rows, file)
 
 
-def trials_table(search: Search, objective: str) -> Table:
-    """The best trials."""
-    table = Table(title="best trials", title_justify="left")
-    for name in ("trial", objective, *(d.name for d in search.space)):
+def _values(search: Search, trial: Trial) -> dict[str, float | None]:
+    """The columns of the objectives: `value` where there is one."""
+    if len(search.objectives) == 1:
+        return {"value": trial.value}
+    values = trial.values or (None,) * len(search.objectives)
+    return {objective.name: value for objective, value in zip(search.objectives, values, strict=True)}
+
+
+def trials_table(search: Search) -> Table:
+    """The best trials; with several objectives those than which none is better in all of them."""
+    several = len(search.objectives) > 1
+    table = Table(title="trials that no other is better than" if several else "best trials", title_justify="left")
+    for name in ("trial", *(o.name for o in search.objectives), *(d.name for d in search.space)):
         table.add_column(name, justify="right")
-    done = [trial for trial in search.trials if trial.state == "complete" and trial.value is not None]
-    sign = -1 if search.maximise else 1
-    for trial in sorted(done, key=lambda t: (sign * (t.value or 0.0), t.number))[:SHOWN]:
+    for trial in (search.front if several else search.done)[:SHOWN]:
         settings = (_shown(trial.settings[d.name]) for d in search.space)
-        table.add_row(str(trial.number), f"{trial.value:.3f}", *map(Text, settings))
+        table.add_row(str(trial.number), *(f"{value:.3f}" for value in trial.values), *map(Text, settings))
     return table
 
 
@@ -86,24 +93,35 @@ def write_best(path: Path, algorithm: str, env: str, fixed: Mapping[str, Any], b
     return file
 
 
-def write_summary(file: Path, search: Search, objective: str, confirmation: Confirmation | None) -> None:
-    """Everything that was found, for programs to read."""
+def write_summary(file: Path, search: Search, confirmations: Mapping[str, Confirmation]) -> None:
+    """Everything that was found, for programs to read. With several objectives, `best` is by the first one."""
     best = search.best
     assert best is not None
     found: dict[str, Any] = {
-        "objective": objective, "trials": len(search.trials), "best_trial": best.number, "best_value": best.value,
-        "best_settings": best.settings, "importances": search.importances(),
+        "objective": search.objectives[0].name, "trials": len(search.trials), "best_trial": best.number,
+        "best_value": best.value, "best_settings": best.settings, "importances": search.importances(),
     }  # fmt: skip
-    if confirmation is not None:
-        found["confirmation"] = {
-            "default": confirmation.before.tolist(), "best": confirmation.after.tolist(),
-            "gain": dict(confirmation.gain._asdict()), "optimism": confirmation.optimism,
-        }  # fmt: skip
+    if len(search.objectives) > 1:
+        found["objectives"] = [objective._asdict() for objective in search.objectives]
+        found["front"] = [{"trial": t.number, "values": t.values, "settings": t.settings} for t in search.front]
+    told = {name: _confirmed(one) for name, one in confirmations.items()}
+    if told:
+        found["confirmation"] = told.pop(search.objectives[0].name)
+    if told:
+        found["confirmation_of_others"] = told
     write_json(file, found)
 
 
-def tell(confirmation: Confirmation, objective: str, maximise: bool = True) -> str:
+def _confirmed(confirmation: Confirmation) -> dict[str, Any]:
+    return {
+        "default": confirmation.before.tolist(), "best": confirmation.after.tolist(),
+        "gain": dict(confirmation.gain._asdict()), "optimism": confirmation.optimism,
+    }  # fmt: skip
+
+
+def tell(confirmation: Confirmation, objective: Objective) -> str:
     """The confirmation in two sentences."""
+    name, maximise = objective
     before, after, gain = confirmation.before, confirmation.after, confirmation.gain
     good = gain.low > 0 if maximise else gain.high < 0
     bad = gain.high < 0 if maximise else gain.low > 0
@@ -111,21 +129,24 @@ def tell(confirmation: Confirmation, objective: str, maximise: bool = True) -> s
     more = confirmation.optimism if maximise else -confirmation.optimism
     side = f"{more:.2f} better than it is" if more > 0 else f"{-more:.2f} worse than it is"
     return (
-        f"On {len(after)} fresh seeds the best settings give {objective} {after.mean():.2f} and the default ones "
+        f"On {len(after)} fresh seeds the best settings give {name} {after.mean():.2f} and the default ones "
         f"{before.mean():.2f}: a difference of {gain} (95%, Welch), so the best is {verdict} the default. The search "
         f"said {confirmation.promised:.2f} about it, {side}: "
         + ("the best of many is lucky, too." if more > 0 else "it was not flattered by luck.")
     )
 
 
-def draw_search(search: Search, file: Path, objective: str) -> None:
-    """Shares of importance, and each setting against the objective; pruned trials in grey, the best with a ring."""
+def draw_search(search: Search, file: Path) -> None:
+    """What mattered, and each setting against the first objective; pruned trials in grey, the best with a ring. With
+    several objectives also the first two against each other, and the trials that no other is better than."""
     from matplotlib.figure import Figure
 
-    shares = search.importances()
+    shares, first, several = search.importances(), search.objectives[0], len(search.objectives) > 1
     panels = sorted(search.space, key=lambda d: -shares.get(d.name, 0.0))
-    figure = Figure(figsize=(3.2 * (len(panels) + 1), 3.4), dpi=130, layout="constrained")
-    grid = figure.subplots(1, len(panels) + 1, squeeze=False)[0]
+    figure = Figure(figsize=(3.2 * (len(panels) + 1 + several), 3.4), dpi=130, layout="constrained")
+    grid = list(figure.subplots(1, len(panels) + 1 + several, squeeze=False)[0])
+    if several:
+        _draw_front(grid.pop(), search)
     names = list(reversed([d.name for d in panels]))
     grid[0].barh(names, [shares.get(name, 0.0) for name in names], color=COLORS["complete"])
     grid[0].set_xlabel("share of importance")
@@ -134,13 +155,30 @@ def draw_search(search: Search, file: Path, objective: str) -> None:
     grid[0].set_title(f"what mattered ({hint})", loc="left", fontsize=10)
     for axes, dimension in zip(grid[1:], panels, strict=True):
         _draw_setting(axes, search, dimension)
-    grid[1].set_ylabel(f"{objective}, {'more' if search.maximise else 'less'} is better")
+    grid[1].set_ylabel(_axis(first))
     pruned = "; grey: pruned trials" if any(trial.state == "pruned" for trial in search.trials) else ""
-    figure.suptitle(f"each setting against the objective, one dot per trial; ring: the best{pruned}", fontsize=9)
-    for axes in grid:
+    figure.suptitle(f"each setting against {first.name}, one dot per trial; ring: the best{pruned}", fontsize=9)
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     figure.savefig(file)
+
+
+def _axis(objective: Objective) -> str:
+    return f"{objective.name}, {'more' if objective.maximise else 'less'} is better"
+
+
+def _draw_front(axes: Any, search: Search) -> None:
+    """The first two objectives against each other."""
+    for trial in search.done:
+        axes.plot(*trial.values[:2], "o", ms=5, color=COLORS["complete"], alpha=0.8, mew=0)
+    front = np.array([trial.values[:2] for trial in search.front])
+    style = "-o" if len(search.objectives) == 2 else "o"
+    axes.plot(*front.T, style, ms=9, mfc="none", mec="#c8553d", color="#c8553d", lw=1)
+    axes.set_xlabel(_axis(search.objectives[0]))
+    axes.set_ylabel(_axis(search.objectives[1]))
+    axes.set_title("red: no trial is better in all", loc="left", fontsize=10)
+    axes.grid(alpha=0.25)
 
 
 def _draw_setting(axes: Any, search: Search, dimension: Dimension) -> None:
@@ -171,7 +209,7 @@ def _draw_setting(axes: Any, search: Search, dimension: Dimension) -> None:
             room = 0.05 * (dimension.high - dimension.low)
             axes.set_xlim(dimension.low - room, dimension.high + room)
     if len(whole) > 4:  # a trial that failed to learn must not hide the others
-        low, high = np.percentile(whole, [10, 100] if search.maximise else [0, 90])
+        low, high = np.percentile(whole, [10, 100] if search.objectives[0].maximise else [0, 90])
         room = 0.15 * (high - low) or 1.0
         axes.set_ylim(low - room, high + room)
     axes.set_title(dimension.name, loc="left", fontsize=10)

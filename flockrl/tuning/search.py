@@ -8,12 +8,13 @@ kept in it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from flockrl.core.errors import CannotWrite, UsageError, install
 from flockrl.training.space import Dimension
@@ -37,24 +38,48 @@ def optuna() -> Any:
     return optuna
 
 
+class Objective(NamedTuple):
+    """A figure of evaluations that is to be large, or small."""
+
+    name: str
+    maximise: bool = True
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.maximise else -1
+
+
+def read_objective(word: str) -> Objective:
+    """NAME, or min:NAME."""
+    return Objective(word.removeprefix("min:"), not word.startswith("min:"))
+
+
 @dataclass
 class Trial:
     """One set of settings and how it did. state: running, complete, pruned or failed.
 
-    reports: evaluation by step; verdicts: whether the trial goes on after it. why: what went wrong.
+    reports: the objectives' values by step; verdicts: whether the trial goes on after it. why: what went wrong.
     """
 
     number: int
     settings: dict[str, Any]
     state: str = "running"
-    reports: dict[int, float] = field(default_factory=dict)
+    reports: dict[int, tuple[float, ...]] = field(default_factory=dict)
     verdicts: dict[int, bool] = field(default_factory=dict)
     why: str = ""
 
     @property
+    def values(self) -> tuple[float, ...]:
+        """The newest values of all objectives; () before the first evaluation."""
+        return next(reversed(self.reports.values()), ())
+
+    @property
     def value(self) -> float | None:
-        """The newest evaluation."""
-        return next(reversed(self.reports.values()), None)
+        """The newest value of the first objective."""
+        return next(iter(self.values), None)
+
+
+RETURN = (Objective("eval_return"),)
 
 
 class Search:
@@ -62,14 +87,16 @@ class Search:
 
     def __init__(
         self, out: Path, space: Sequence[Dimension], about: Mapping[str, Any], *, sampler: Sampler = "tpe",
-        pruner: Pruner | None = None, seed: int = 0, every: int = 1, maximise: bool = True,
+        pruner: Pruner | None = None, seed: int = 0, every: int = 1, objectives: Sequence[Objective] = RETURN,
     ):  # fmt: skip
         """every: steps between evaluations, the first rung of ASHA."""
-        self.space, self.trials, self.maximise = tuple(space), list[Trial](), maximise
+        self.space, self.trials, self.objectives = tuple(space), list[Trial](), tuple(objectives)
         self._optuna = optuna()
-        direction = "maximize" if maximise else "minimize"
+        if len(self.objectives) > 1 and pruner is not None:
+            raise UsageError("Trials are pruned by one figure: leave out --prune, or name one --objective.")
+        directions = ["maximize" if objective.maximise else "minimize" for objective in self.objectives]
         self.study = self._optuna.create_study(
-            direction=direction, sampler=self._sampler(sampler, seed), pruner=self._pruner(pruner, every)
+            directions=directions, sampler=self._sampler(sampler, seed), pruner=self._pruner(pruner, every)
         )
         self._open: dict[int, Any] = {}
         self.path = out / SEARCH
@@ -87,6 +114,8 @@ class Search:
             import cmaes  # type: ignore[import-untyped]  # noqa: F401
         except ImportError as error:
             raise UsageError(f"The sampler cmaes needs the package cmaes: {install('tune')}.") from error
+        if len(self.objectives) > 1:
+            raise UsageError("cmaes searches for one figure: use --sampler tpe, or name one --objective.")
         if any(dimension.choices for dimension in self.space):
             named = next(dimension.name for dimension in self.space if dimension.choices)
             raise UsageError(f"cmaes searches ranges of numbers, and {named} has choices: use --sampler tpe.")
@@ -111,19 +140,22 @@ class Search:
         self._add(trial, asked)
         return trial
 
-    def report(self, trial: Trial, step: int, value: float) -> bool:
-        """Note an evaluation. Returns whether the trial goes on; asked again about a step, it says the same, and to a
-        trial that was to stop always no."""
+    def report(self, trial: Trial, step: int, *values: float) -> bool:
+        """Note an evaluation, a value for each objective. Returns whether the trial goes on; asked again about a step,
+        it says the same, and to a trial that was to stop always no."""
         if step not in trial.verdicts and all(trial.verdicts.values()):
-            self._write({"trial": trial.number, "step": step, "value": value})
-            self._note(trial, step, value)
+            told = values[0] if len(self.objectives) == 1 else values
+            self._write({"trial": trial.number, "step": step, "value": told})
+            self._note(trial, step, values)
         return trial.verdicts.get(step, False)
 
     def end(self, trial: Trial, why: str = "") -> None:
         """The trial is over; `why` says what went wrong."""
-        pruned = not all(trial.verdicts.values())
-        state = "failed" if why or trial.value is None else "pruned" if pruned else "complete"
-        why = why or ("it was never evaluated" if state == "failed" else "")
+        if not why and not trial.values:
+            why = "it was never evaluated"
+        if not why and not all(map(math.isfinite, trial.values)):
+            why = f"its last evaluation gave {', '.join(map(str, trial.values))}"
+        state = "failed" if why else "complete" if all(trial.verdicts.values()) else "pruned"
         self._write({"trial": trial.number, "end": state, "why": why})
         self._end(trial, state, why)
 
@@ -131,16 +163,21 @@ class Search:
         self._open[trial.number] = asked
         self.trials.append(trial)
 
-    def _note(self, trial: Trial, step: int, value: float) -> None:
-        asked = self._open[trial.number]
-        asked.report(value, step)
-        trial.reports[step], trial.verdicts[step] = value, not asked.should_prune()
+    def _note(self, trial: Trial, step: int, values: tuple[float, ...]) -> None:
+        if len(values) != len(self.objectives):
+            raise ValueError(values)
+        going = True
+        if len(self.objectives) == 1:
+            asked = self._open[trial.number]
+            asked.report(values[0], step)
+            going = not asked.should_prune()
+        trial.reports[step], trial.verdicts[step] = values, going
 
     def _end(self, trial: Trial, state: str, why: str) -> None:
         states = self._optuna.trial.TrialState
         told = {"complete": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}[state]
-        value = trial.value if state == "complete" else None
-        self.study.tell(self._open.pop(trial.number), value, state=told)
+        values = trial.values if state == "complete" else None
+        self.study.tell(self._open.pop(trial.number), values, state=told)
         trial.state, trial.why = state, why
 
     # What is known
@@ -150,21 +187,41 @@ class Search:
         return [trial for trial in self.trials if trial.state == "running"]
 
     @property
+    def done(self) -> list[Trial]:
+        """The complete trials, the best by the first objective first, the earlier one of equals."""
+        done = [trial for trial in self.trials if trial.state == "complete"]
+        return sorted(done, key=lambda trial: (-self.objectives[0].sign * trial.values[0], trial.number))
+
+    @property
+    def front(self) -> list[Trial]:
+        """The complete trials than which none is better in one objective and as good in all others, the best by the
+        first objective first. With one objective these are the best ones."""
+
+        def beats(ours: Trial, theirs: Trial) -> bool:
+            pairs = zip(self.objectives, ours.values, theirs.values, strict=True)
+            gains = [objective.sign * (a - b) for objective, a, b in pairs]
+            return min(gains) >= 0 and max(gains) > 0
+
+        done = self.done
+        return [trial for trial in done if not any(beats(other, trial) for other in done)]
+
+    @property
     def best(self) -> Trial | None:
-        """The complete trial with the best value, the first of equals."""
-        done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        sign = 1 if self.maximise else -1
-        return max(done, key=lambda trial: sign * (trial.value or 0.0), default=None)
+        """Of the front, the trial with the best value of the first objective, the first of equals."""
+        return next(iter(self.front), None)
 
     def importances(self) -> dict[str, float]:
-        """How much each setting matters for being among the best, as shares (PED-ANOVA); {} with too few trials."""
+        """How much each setting matters for being among the best by the first objective, as shares (PED-ANOVA); {} with
+        too few trials."""
         values = {trial.value for trial in self.trials if trial.state == "complete"}
         if len(values) < 2:
             return {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is experimental, in some versions
             evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
-            return dict(self._optuna.importance.get_param_importances(self.study, evaluator=evaluator))
+            target = None if len(self.objectives) == 1 else lambda trial: self.objectives[0].sign * trial.values[0]
+            shares = self._optuna.importance.get_param_importances(self.study, evaluator=evaluator, target=target)
+            return dict(shares)
 
     # The file
 
@@ -210,7 +267,8 @@ class Search:
         if "end" in event:
             self._end(trial, event["end"], str(event["why"]))
         else:
-            self._note(trial, event["step"], float(event["value"]))
+            told = event["value"]
+            self._note(trial, event["step"], tuple(map(float, told if isinstance(told, list) else [told])))
 
     def _events(self) -> list[dict[str, Any]]:
         """The whole lines of the file. A last one that was torn by a crash is cut off."""

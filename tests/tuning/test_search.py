@@ -12,11 +12,13 @@ pytest.importorskip("optuna")
 from flockrl.core.errors import UsageError
 from flockrl.training.space import read_space
 from flockrl.tuning.confirm import Confirmation, confirming, welch
-from flockrl.tuning.result import draw_search, tell, told, trials_table, write_best, write_trials
-from flockrl.tuning.search import SEARCH, Search
+from flockrl.tuning.places import Here
+from flockrl.tuning.result import draw_search, tell, told, trials_table, write_best, write_summary, write_trials
+from flockrl.tuning.search import SEARCH, Objective, Search
 from flockrl.tuning.trials import Trials
 
 WORDS = ("lr=log:1e-4:1e-1", "gamma=0.9:0.999")
+RETURN = Objective("eval_return")
 STEPS = (100, 200, 300, 400)
 
 
@@ -30,7 +32,12 @@ def make(out, words=WORDS, **how):
     return Search(out, read_space(words, "mappo"), {"algorithm": "mappo"}, every=100, **how)
 
 
-def drive(search, count, events=10**9):
+def both(settings, step):
+    """What pulls apart: the score, and a cost that is least at the lowest lr."""
+    return score(settings, step), settings["lr"] + settings["gamma"]
+
+
+def drive(search, count, events=10**9, value=score):
     """Run trials until there are `count` of them, or so many things have happened."""
     happened = 0
     while happened < events and (search.running or len(search.trials) < count):
@@ -39,7 +46,7 @@ def drive(search, count, events=10**9):
         if not left or not all(trial.verdicts.values()):
             search.end(trial)
         else:
-            search.report(trial, left[0], score(trial.settings, left[0]))
+            search.report(trial, left[0], *np.atleast_1d(value(trial.settings, left[0])).tolist())
         happened += 1
     return search
 
@@ -89,8 +96,44 @@ def test_pruning_stops_what_is_worse(tmp_path, pruner):
 
 
 def test_the_smallest_may_be_searched_for(tmp_path):
-    search = drive(make(tmp_path, maximise=False), 12)
+    search = drive(make(tmp_path, objectives=[Objective("loss", False)]), 12)
     assert search.best.value == min(t.value for t in search.trials)
+
+
+def test_of_several_objectives_the_front_is_told(tmp_path):
+    objectives = [RETURN, Objective("cost", False)]
+    search = drive(make(tmp_path, objectives=objectives), 24, value=both)
+    points = np.array([t.values for t in search.trials]) * [1, -1]
+    beaten = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
+    assert sorted(t.number for t in search.front) == np.flatnonzero(~np.array(beaten)).tolist()
+    assert 1 < len(search.front) < 24
+    assert search.best.values[0] == max(t.values[0] for t in search.trials)
+    assert search.importances()["lr"] > 0.5
+    again = make(tmp_path, objectives=objectives)
+    assert seen(again) == seen(search)
+    assert trials_table(search).row_count == min(len(search.front), 10)
+    write_trials(search, tmp_path / "trials.csv")
+    assert (tmp_path / "trials.csv").read_text().startswith("trial,state,eval_return,cost,step,")
+    draw_search(search, tmp_path / "picture.png")
+    write_summary(tmp_path / "tuning.json", search, {"eval_return": Confirmation(np.zeros(2), np.ones(2), 1.0)})
+    told = json.loads((tmp_path / "tuning.json").read_text())
+    assert [one["trial"] for one in told["front"]] == [t.number for t in search.front]
+    assert told["confirmation"]["best"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("how", [{"pruner": "median"}, {"sampler": "cmaes"}])
+def test_what_needs_one_objective_says_so(tmp_path, how):
+    with pytest.raises(UsageError, match="name one --objective"):
+        make(tmp_path, objectives=[RETURN, Objective("cost", False)], **how)
+
+
+def test_a_trial_that_ends_without_a_number_has_failed(tmp_path):
+    search = make(tmp_path)
+    trial = search.propose()
+    search.report(trial, 100, math.nan)
+    search.end(trial)
+    assert (trial.state, trial.why) == ("failed", "its last evaluation gave nan")
+    assert make(tmp_path).trials[0].state == "failed"
 
 
 def test_a_failed_trial_is_told_and_the_search_goes_on(tmp_path):
@@ -138,11 +181,11 @@ def test_what_is_written(tmp_path):
     search = drive(make(tmp_path, ("lr=log:1e-4:1e-1", "gamma=0.9:0.999", "hidden=32,64x64"), pruner="median"), 12)
     write_trials(search, tmp_path / "trials.csv")
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 13
-    draw_search(search, tmp_path / "picture.png", "eval_return")
+    draw_search(search, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000
     assert told(search).startswith("12 trials: ")
     assert "(a hint: the trials are few)" in told(search)
-    assert trials_table(search, "eval_return").row_count > 0
+    assert trials_table(search).row_count > 0
 
 
 def test_the_best_is_what_train_takes(tmp_path):
@@ -172,12 +215,12 @@ def test_welch_against_the_textbook():
 
 def test_the_sentences_follow_from_the_scores():
     worse, better = np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.1, 1.9])
-    text = tell(Confirmation(worse, better, 2.5), "eval_return")
+    text = tell(Confirmation(worse, better, 2.5), RETURN)
     assert "best is better than the default" in text
     assert "0.50 better than it is" in text
-    assert "not to be told from" in tell(Confirmation(worse, worse, 1.0), "eval_return")
-    assert "worse than the default" in tell(Confirmation(better, worse, 1.0), "eval_return")
-    assert "best is better" in tell(Confirmation(better, worse, 1.0), "loss", maximise=False)
+    assert "not to be told from" in tell(Confirmation(worse, worse, 1.0), RETURN)
+    assert "worse than the default" in tell(Confirmation(better, worse, 1.0), RETURN)
+    assert "best is better" in tell(Confirmation(better, worse, 1.0), Objective("loss", False))
 
 
 def test_the_confirmation_has_seeds_of_its_own():
@@ -198,11 +241,11 @@ def test_events_hold_nothing_but_plain_values(tmp_path):
 def test_a_trial_of_somebody_else_is_not_resumed(tmp_path):
     """Its configuration could name code, and trials are resumed with trust."""
     search = make(tmp_path)
-    trials = Trials(search, tmp_path, lambda settings: {"run": {"algorithm": "mappo", "seed": 0}}, 1)
+    trials = Trials(search, tmp_path, lambda settings: {"run": {"algorithm": "mappo", "seed": 0}}, Here(1))
     trial = search.propose()
     trials.path(trial).mkdir(parents=True)
     for odd in ({"algorithm": "ippo"}, {"algorithm": "mappo", "sides": {}}):
         (trials.path(trial) / "config.json").write_text(json.dumps(odd))
         with pytest.raises(UsageError, match="is not the trial that this search began"):
             trials.run(1, lambda *_: None)
-    assert trials.free == [0]
+    assert trials.running == {}

@@ -63,7 +63,43 @@ def test_several_seeds_at_a_time_and_a_trial_that_fails(tmp_path, capsys):
     assert "No trial was completed: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_several_objectives_from_the_command_line(tmp_path, capsys):
+    words = [word for word in WORDS if word != "--prune"]
+    out = tmp_path / "out"
+    assert main([*words, "--objective", "eval_return", "min:eval_return_std", "--confirm", "2", "--out", str(out)]) == 0
+    told = json.loads((out / "tuning.json").read_text())
+    assert [len(one["values"]) for one in told["front"]] == [2] * len(told["front"])
+    assert list(told["confirmation_of_others"]) == ["eval_return_std"]
+    assert "On 2 fresh seeds the best settings give eval_return_std" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_on_a_cluster_whose_node_dies_it_is_the_same_search(tmp_path):
+    pytest.importorskip("ray")
+    from ray_kit import SMALL, cluster
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    (process := start(here, 0)).communicate()
+    assert process.returncode == 0
+    with cluster(1) as nodes:
+        words = [*WORDS, "--confirm", "0", "--ray", nodes.address, "--out", str(there)]
+        process = subprocess.Popen([sys.executable, "-m", "flockrl", *words], stdout=subprocess.PIPE, text=True)
+        events = there / "search.jsonl"
+        while not (events.exists() and events.read_text().count('"step"') >= 6):  # in the second trial
+            assert process.poll() is None
+            time.sleep(0.005)
+        nodes.remove_node(nodes.workers.pop(), allow_graceful=False)
+        nodes.workers.append(nodes.add_node(num_cpus=1, **SMALL))
+        process.communicate()
+        assert process.returncode == 0
+    assert events.read_bytes() == (here / "search.jsonl").read_bytes()
+
+
 WRONG = [
+    (["--search", "lr=0.1:1", "--jobs", "2", "--ray", "auto"], "leave out --jobs or --ray"),
+    (["--search", "lr=0.1:1", "--cores", "2"], "use it with --ray"),
+    (["--search", "lr=0.1:1", "--objective", "loss", "min:loss"], "each once"),
     (["--search", "lr=0.1:0.01"], "from a lower to a higher number"),
     (["--search", "lrr=0.1:1"], "has no setting 'lrr'. Did you mean 'lr'?"),
     ([], "Say what to search"),
