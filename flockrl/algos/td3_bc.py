@@ -98,6 +98,9 @@ class TD3BC(TD3):
             observation = observation._replace(obs=_scaled(observation.obs, params["moments"][0]))
         return super().act(params, observation, memory, key, explore)
 
+    def values_along(self, learned: Learned, trajectory: Trajectory) -> Array:
+        return super().values_along(learned, _scaled_fields(trajectory, *learned.extra) if self.normal else trajectory)
+
     def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
         if self.normal:
             seen, central = state.learned.extra
