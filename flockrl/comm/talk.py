@@ -64,8 +64,8 @@ Hear = Callable[[int, list[Array], Heard], list[Array]]
 class Talk:
     """How a team talks. Holds what is static; its methods are pure.
 
-    size: C numbers in a message. stateful: whether there is mail between steps. weighs: whether listeners attend to some
-    more than to others. who: [N, D] whom agents can hear where that is few, else None.
+    size: C numbers in a message. stateful: whether there is mail between steps. weighs: whether listeners attend to
+    some more than to others. who: [N, D] whom agents can hear where that is few, else None.
     """
 
     def __init__(self, spec: EnvSpec, config: Any, widths: Sequence[int]):
