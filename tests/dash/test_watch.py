@@ -33,6 +33,23 @@ def test_numbers_that_are_not_finite_can_be_sent():
     json.dumps(film.short(np.array([np.nan, np.inf, 1 / 3])), allow_nan=False)
 
 
+def test_maps_of_attention_are_few_and_have_names():
+    maps = np.arange(2.0 * 3 * 4).reshape(2, 3, 2, 2)  # two rounds, three heads
+    heads = [f"round 1, {x}" for x in ("mean of heads", "head 1", "head 2", "head 3")]
+    assert film.map_names(maps)[:5] == [*heads, "round 2, mean of heads"]
+    flat = film.flat_maps(maps)
+    assert len(flat) == len(film.map_names(maps)) == film.MAPS
+    assert np.array_equal(flat[4], maps[1].mean(0))
+    assert np.array_equal(flat[7], maps[1, 2])
+    assert film.map_names(maps[:1, :1]) == ["all"]
+    assert len(film.map_names(np.zeros((20, 4, 2, 2)))) == film.MAPS
+    assert film.map_names(None) == []
+
+
+def test_values_that_nobody_has_are_left_out():
+    assert [film.known(x) for x in (np.nan, np.inf, 1 / 3, 0.0)] == [None, None, 0.3333, 0.0]
+
+
 def test_a_film_of_what_is_no_run(tmp_path):
     (tmp_path / "out").mkdir()
     assert film.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
@@ -77,6 +94,30 @@ def test_the_film_is_the_episode_that_evaluation_plays(talkers):
     step = told["steps"][5]
     assert all(abs(sum(one["shares"][0]) - 1) < 1e-2 for one in step["chances"])
     assert step["total"][0] == pytest.approx(sum(s["reward"][0] for s in told["steps"][:6]), abs=1e-2)
+
+
+@pytest.mark.slow
+def test_the_film_tells_what_critics_say(talkers):
+    """Values are those of the checkpoint's critics for what each agent saw."""
+    episode, inside = talkers.inside(3)
+    told = film.told(talkers.spec, episode, inside)
+    json.dumps(told, allow_nan=False)
+    state = talkers.state().learner
+    net, layers = state.params["critic"][0], []
+    for t in (0, 7):
+        hidden = episode.obs[t]
+        for name in sorted(net["torso"]):
+            layer = net["torso"][name]
+            hidden = np.tanh(hidden @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
+            layers.append(name)
+        raw = (hidden @ np.asarray(net["head"]["kernel"]) + np.asarray(net["head"]["bias"]))[:, 0]
+        mean, std = np.asarray(state.value_moments.mean), np.asarray(state.value_moments.std)
+        np.testing.assert_allclose(told["steps"][t]["value"], raw * std + mean, rtol=2e-3, atol=1e-3)
+    assert len(layers) == 2 * len(talkers.config.config.hidden)
+    assert told["maps"] == ["all"]
+    for step in told["steps"]:
+        rows = np.array(step["attention"][0]).sum(-1)
+        np.testing.assert_allclose(rows, np.array(step["alive"]) * 1.0, atol=2e-3)
 
 
 @pytest.mark.slow
