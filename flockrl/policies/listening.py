@@ -18,7 +18,7 @@ from flockrl.policies.early import encoded
 def attention(team: Any, params: PyTree, seen: Observation, memory: PyTree) -> Array:
     """[B, R, H, N, N] the share of its attention that the agent of the row gives that of the column, itself on the
     diagonal, in each round and by each head of a `TeamNetwork` that sees this [B, N, ...]. Rows of the dead are 0."""
-    talk, own, mail = team.talk, *team._apart(memory)
+    talk, (own, mail) = team.talk, team._apart(memory)
     alive, first = talk.conditions(seen).alive, None
     if team.recurrent:
         seen, first = jax.tree.map(lambda x: x[None], seen), jnp.zeros((1, len(seen.obs)), bool)
