@@ -14,6 +14,7 @@ import numpy as np
 from flockrl.algos.wrappers.measured import distance
 from flockrl.comm.luck import Cut
 from flockrl.core.actions import clip_action
+from flockrl.core.lives import learning_weight
 from flockrl.core.types import Algorithm, Array, Observation, PyTree, Trajectory
 from flockrl.envs.api import Env, advance_batch, reset_batch
 from flockrl.envs.host.batch import words
@@ -30,7 +31,7 @@ class Inside(NamedTuple):
     said: [N, C] messages before any channel, influence: [N, N] how far the policy of the agent of the row moves, as KL
     or as a distance of actions, when it does not hear that of the column; both None where agents do not talk.
     attention: [R, H, N, N] as of `Algorithm.attends`, None where listeners do not weigh. value: [N] as of `Critic`, NaN
-    for agents that nobody values, None where there is no critic or it was not asked."""
+    for agents that nobody values and where no return is running, None where there is no critic or it was not asked."""
 
     seen: Observation
     draws: np.ndarray
@@ -86,7 +87,9 @@ def look_inside(
         if values is not None:
             turns.append(jax.device_get(turn._replace(acted=(acted.action, acted.noted))))
     if values is not None:
-        value = np.asarray(jax.jit(values)(_trajectory(turns, algorithm.memory(1))))
+        trajectory = _trajectory(turns, algorithm.memory(1))
+        value, known = np.asarray(jax.jit(values)(trajectory)), learning_weight(env.spec, trajectory.alive)
+        value = value if known is None else np.where(known > 0, value, np.nan)
         inside = [step._replace(value=value[t, 0]) for t, step in enumerate(inside)]
     drawn = states if not isinstance(env, Host) or len(states) >= len(rows) else []
     return Episode(drawn, *(np.stack(column) for column in zip(*rows, strict=True))), inside

@@ -115,7 +115,7 @@ export function watchView(main, live, id) {
         el("p", { className: "faint" }, "▸ marks its action. Bars: the share of 256 draws of the exploring policy."),
         el("h3", {}, `Sees: ${told.sizes[agent]} number${told.sizes[agent] > 1 ? "s" : ""}${told.sizes[agent] > step.obs[agent].length ? `, the first ${step.obs[agent].length} shown` : ""}`), cells(colors, step.obs[agent], scales.obs),
       ];
-      parts.push(...worth(value));
+      parts.push(...worth(value).filter((part) => part));
       if (step.said) parts.push(el("h3", {}, "Says (before the channel)"), cells(colors, step.said[agent], scales.said));
       if (step.attention) parts.push(...attends(step));
       if (step.said) parts.push(el("h3", {}, "Who listens to whom"), matrix(colors, told.agents, step.influence, agent, false, Math.max(...step.influence.flat(), 1e-3)),
@@ -124,8 +124,10 @@ export function watchView(main, live, id) {
     }
     function worth(value) {
       const title = el("h3", {}, "Expects");
-      if (value === null) return [title, el("p", { className: "faint" }, told.steps[0].value ? "Nobody values this agent: its side does not learn, or has no critic." : "This learner has no critic that could say what it expects.")];
-      return [title, curve(told.steps.map((one) => one.value[agent]), Math.min(t, count - 1)),
+      const values = told.steps.map((one) => one.value && one.value[agent]), some = values.some((x) => x !== null);
+      if (!some) return [title, el("p", { className: "faint" }, told.steps[0].value ? "Nobody values this agent: its side does not learn, or has no critic, or it was never in the game." : "This learner has no critic that could say what it expects.")];
+      return [title, curve(values, Math.min(t, count - 1)),
+        value === null ? el("p", { className: "faint" }, "Now it is not in the game, and critics learn nothing about that.") : null,
         el("p", { className: "faint" }, "What its critic expects from here on, discounted, of the rewards that it learns from; where actions are valued (Q-learning, DDPG, TD3, SAC), after this action. With a mixer, the agent's own part, of which the mixer makes the team's value.")];
     }
     function attends(step) {
