@@ -59,7 +59,7 @@ def film(path: Path, out: Path, seed: int, explore: bool) -> None:
 
     run = open_run(path)
     env = run.env
-    episode, inside = run.inside(seed, explore, STEPS)
+    episode, inside = run.inside(seed, explore, STEPS, AGENTS)
     pictures = frames(env, episode, 480)
     out.mkdir(parents=True, exist_ok=True)
     for t, picture in enumerate(pictures):
@@ -93,7 +93,7 @@ def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
             "said": None if step.said is None else [short(row[:SAID]) for row in step.said[:n]],
             "influence": None if influence is None else square(influence, n),
             "value": None if value is None else [known(x) for x in value[:n]],
-            "attention": None if maps is None else [square(one, n) for one in flat_maps(maps)[: len(names)]],
+            "attention": None if maps is None else [square(x, n) for x in np.concatenate(maps)[: len(names)]],
         })  # fmt: skip
     sides = spec.sides if len(set(spec.sides)) > 1 else ("",) * spec.num_agents
     sizes = [space.size for space in spec.observations[:n]]
@@ -109,18 +109,13 @@ def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
 
 
 def map_names(attention: np.ndarray | None) -> list[str]:
-    """What the first maps of attention [R, H, N, N] are."""
+    """What the first maps of attention [R, M, N, N] are: the mean over heads of a round and, where there are, its heads."""
     if attention is None:
         return []
-    rounds, heads = attention.shape[:2]
+    rounds, maps = attention.shape[:2]
     of = [f"round {r + 1}" if rounds > 1 else "" for r in range(rounds)]
-    each = ["mean of heads", *(f"head {h + 1}" for h in range(heads))] if heads > 1 else [""]
+    each = ["mean of heads", *(f"head {h}" for h in range(1, maps))] if maps > 1 else [""]
     return [", ".join(filter(None, (one, head))) or "all" for one in of for head in each][:MAPS]
-
-
-def flat_maps(attention: np.ndarray) -> list[np.ndarray]:
-    """Maps [N, N] of each round: the mean over heads and, where there are several, each head."""
-    return [one for heads in attention for one in ([heads.mean(0), *heads] if len(heads) > 1 else heads)]
 
 
 def square(values: np.ndarray, n: int) -> list[list[float]]:

@@ -24,14 +24,17 @@ from flockrl.evaluation.playing import picture
 
 DRAWS = 256
 """Draws of the policy from which the chances of its actions are counted."""
+MAPS = 8
+"""Rounds, and maps of attention in each, that are kept."""
 
 
 class Inside(NamedTuple):
     """A step from inside. seen: what the team saw, [1, N, ...]. draws: [DRAWS, N(, W)] what it does when it explores.
     said: [N, C] messages before any channel, influence: [N, N] how far the policy of the agent of the row moves, as KL
     or as a distance of actions, when it does not hear that of the column; both None where agents do not talk.
-    attention: [R, H, N, N] as of `Algorithm.attends`, None where listeners do not weigh. value: [N] as of `Critic`, NaN
-    for agents that nobody values and where no return is running, None where there is no critic or it was not asked."""
+    attention: [R, M, N, N] as of `Algorithm.attends`, the mean over heads and, where there are several, each; None where
+    listeners do not weigh. value: [N] as of `Critic`, NaN for agents that nobody values and where no return is running,
+    None where there is no critic or it was not asked."""
 
     seen: Observation
     draws: np.ndarray
@@ -68,11 +71,11 @@ class Turn(NamedTuple):
 
 def look_inside(
     algorithm: Algorithm, env: Env | Host, params: PyTree, key: Array, explore: bool = False, limit: int | None = None,
-    values: Callable[[Trajectory], Array] | None = None,
+    values: Callable[[Trajectory], Array] | None = None, agents: int | None = None,
 ) -> tuple[Episode, list[Inside]]:  # fmt: skip
     """The episode that `playing.record_episode` plays with this key, of at most `limit` steps, and its steps.
 
-    values: what the critic says along a trajectory, [T, 1, N].
+    values: what the critic says along a trajectory, [T, 1, N]; agents: how many of them attention is kept of.
     """
     steps = min(env.spec.max_steps, limit or env.spec.max_steps)
     act = jax.jit(partial(_act, algorithm, env, explore))
@@ -82,7 +85,8 @@ def look_inside(
     for turn in play(env, partial(act, params), algorithm.memory(1), key, steps, states):
         acted = turn.acted
         rows.append((np.array(turn.seen.obs[0]), np.array(turn.action), np.array(turn.reward)))
-        found = jax.device_get((acted.draws, acted.said, acted.influence, acted.attention))
+        maps = None if acted.attention is None else acted.attention[..., :agents, :agents]
+        found = jax.device_get((acted.draws, acted.said, acted.influence, maps))
         inside.append(Inside(jax.device_get(turn.seen), *found))
         if values is not None:
             turns.append(jax.device_get(turn._replace(acted=(acted.action, acted.noted))))
@@ -130,8 +134,12 @@ def _act(
         return distance(env.spec, action, other)[0]
 
     influence = jax.vmap(moved)(jnp.arange(n)).T
-    attention = None if algorithm.attends is None else algorithm.attends(params, whole, memory)[0]
-    return Acted(action, after, noted, draws, algorithm.says(params, whole, memory)[0], influence, attention)
+    maps = None
+    if algorithm.attends is not None:
+        heads = algorithm.attends(params, whole, memory)[0]
+        mean = heads.mean(1, keepdims=True)
+        maps = (mean if heads.shape[1] == 1 else jnp.concatenate([mean, heads], 1))[:MAPS, :MAPS]
+    return Acted(action, after, noted, draws, algorithm.says(params, whole, memory)[0], influence, maps)
 
 
 Played = Iterator[Turn]

@@ -297,8 +297,13 @@ class Run:
         """One episode in full, for drawing."""
         return record_episode(self.algorithm, self.env, self.params(best), jax.random.key(seed), explore)
 
-    def inside(self, seed: int = 0, explore: bool = False, limit: int | None = None) -> tuple[Episode, list[Inside]]:
-        """The same episode, of at most `limit` steps, and what goes on inside of the team, its critics included."""
+    def inside(
+        self, seed: int = 0, explore: bool = False, limit: int | None = None, agents: int | None = None
+    ) -> tuple[Episode, list[Inside]]:
+        """The same episode, of at most `limit` steps, and what goes on inside of the team, its critics included.
+
+        agents: how many of them attention is kept of.
+        """
         algorithm, critic = self.algorithm, self.algorithm.critic
 
         def minds(learner: PyTree) -> tuple[PyTree, PyTree]:
@@ -306,7 +311,7 @@ class Run:
 
         params, judge = minds(self._read(self._arrays(minds)).learner)
         values = None if critic is None else functools.partial(critic.values, judge)
-        return look_inside(algorithm, self.env, params, jax.random.key(seed), explore, limit, values)
+        return look_inside(algorithm, self.env, params, jax.random.key(seed), explore, limit, values, agents)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"

@@ -299,7 +299,7 @@ def test_a_team_is_watched(tab, trained):
         playwright.expect(page.get_by_role("heading", name="car_3")).to_be_visible()
         playwright.expect(page.get_by_role("heading", name="Who listens to whom")).to_be_visible()
         playwright.expect(page.get_by_text("value: expected from here on")).to_be_visible()
-        assert page.locator(".curve polyline").count() == 1
+        assert page.locator(".curve polyline").count() >= 1
         rows = page.locator(".attends tbody tr")
         assert rows.count() == 5
         shares = [float(cell) for cell in rows.nth(3).locator("td").all_inner_texts()]

@@ -154,11 +154,14 @@ def test_an_episode_tells_values_and_attention(name, env, settings):
     algorithm = make_algorithm(name, env.spec, make_config(name, settings), envs=12, updates=4, env=env)
     state = jax.jit(algorithm.init)(KEY)
     told = partial(algorithm.critic.values, algorithm.critic.params(state))
-    _, inside = look_inside(algorithm, env, algorithm.params(state), KEY, True, 4, told)
+    _, inside = look_inside(algorithm, env, algorithm.params(state), KEY, True, 4, told, 2)
     for step in inside:
         assert step.value.shape == (env.spec.num_agents,)
         assert np.isfinite(step.value).all()
         assert (step.attention is not None) == (settings.get("comm") in ("gat", "tarmac"))
+        if settings.get("comm") == "gat":
+            assert step.attention.shape == (1, 5, 2, 2)  # the mean of four heads and each, of two of three agents
+            np.testing.assert_allclose(step.attention[:, 0], step.attention[:, 1:].mean(1), atol=1e-6)
 
 
 @pytest.mark.slow
