@@ -109,7 +109,7 @@ def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
 
 
 def map_names(attention: np.ndarray | None) -> list[str]:
-    """What the first maps of attention [R, M, N, N] are: the mean over heads of a round and, where there are, its heads."""
+    """What the first maps of attention [R, M, N, N] are: of a round the mean over heads, then its heads."""
     if attention is None:
         return []
     rounds, maps = attention.shape[:2]

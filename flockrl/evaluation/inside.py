@@ -32,9 +32,9 @@ class Inside(NamedTuple):
     """A step from inside. seen: what the team saw, [1, N, ...]. draws: [DRAWS, N(, W)] what it does when it explores.
     said: [N, C] messages before any channel, influence: [N, N] how far the policy of the agent of the row moves, as KL
     or as a distance of actions, when it does not hear that of the column; both None where agents do not talk.
-    attention: [R, M, N, N] as of `Algorithm.attends`, the mean over heads and, where there are several, each; None where
-    listeners do not weigh. value: [N] as of `Critic`, NaN for agents that nobody values and where no return is running,
-    None where there is no critic or it was not asked."""
+    attention: [R, M, N, N] as of `Algorithm.attends`: the mean over heads and, where there are several, each; or None
+    where listeners do not weigh. value: [N] as of `Critic`, NaN for agents that nobody values and where no return is
+    running, None where there is no critic or it was not asked."""
 
     seen: Observation
     draws: np.ndarray
