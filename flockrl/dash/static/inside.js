@@ -32,12 +32,12 @@ export function matrix(colors, names, values, agent, own, most) {
 // The agent's values over the episode, and where it is now. Steps without a value leave a gap.
 export function curve(values, t) {
   const known = values.filter((x) => x !== null), low = Math.min(...known), high = Math.max(...known);
-  const wide = 460, tall = 70, left = 56, span = high - low || 1;
-  const x = (k) => left + (wide - left - 6) * (values.length > 1 ? k / (values.length - 1) : 0.5), y = (v) => 8 + (tall - 16) * (1 - (v - low) / span);
+  const wide = 460, tall = 70, left = 56, flat = high === low;
+  const x = (k) => left + (wide - left - 6) * (values.length > 1 ? k / (values.length - 1) : 0.5), y = (v) => 8 + (tall - 16) * (flat ? 0.5 : 1 - (v - low) / (high - low));
   const lines = [[]];
   values.forEach((v, k) => (v === null ? lines.push([]) : lines.at(-1).push(`${x(k).toFixed(1)},${y(v).toFixed(1)}`)));
   return svg("svg", { class: "curve", viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": `Values over the episode, from ${number(low, 3)} to ${number(high, 3)}` },
-    svg("text", { x: left - 6, y: 12 }, number(high, 3)), high > low ? svg("text", { x: left - 6, y: tall - 4 }, number(low, 3)) : null,
+    [...new Set([high, low])].map((v) => svg("text", { x: left - 6, y: y(v) + 4 }, number(v, 3))),
     low < 0 && high > 0 ? svg("line", { class: "zero", x1: left, x2: wide - 6, y1: y(0), y2: y(0) }) : null,
     lines.filter((line) => line.length).map((line) => svg("polyline", { points: line.join(" ") })),
     values[t] === null ? null : svg("circle", { cx: x(t), cy: y(values[t]), r: 4 }));
