@@ -222,6 +222,18 @@ def test_attention_is_the_softmax_of_queries_and_keys():
     np.testing.assert_allclose(found[:, 0, 0], wanted, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_recorded_teams_attend_in_units_of_what_they_saw():
+    """With observations scaled by their moments, as those that act read them."""
+    scaled, plain = (team("td3_bc", comm="tarmac", comm_size=4, normalize_obs=on) for on in (True, False))
+    seen, state = moment(), scaled.init(KEY)
+    stats = Moments(jnp.full((3, 4), 0.5), jnp.full((3, 4), 4.0), jnp.int32(1))
+    state = state._replace(learned=state.learned._replace(extra=(stats, ())))
+    bare = state._replace(learned=state.learned._replace(extra=()))
+    wanted = attention(plain, seen._replace(obs=(seen.obs - 0.5) / 2), state=bare)
+    np.testing.assert_allclose(attention(scaled, seen, state=state), wanted, atol=1e-4)
+
+
 NEAR = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], bool)
 
 
