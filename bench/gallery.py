@@ -90,7 +90,7 @@ def watch(page: Any, url: str, key: str, file: Path) -> None:
     page.wait_for_selector(".screen", timeout=300_000)
     page.wait_for_timeout(2000)
     page.get_by_role("button", name="Pause").click()
-    page.screenshot(path=file)
+    page.screenshot(path=file, full_page=True)
 
 
 def main() -> None:

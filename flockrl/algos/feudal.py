@@ -31,7 +31,7 @@ from flockrl.algos.roles import RoleGoals
 from flockrl.algos.segments import decided, segments
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in
-from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.envs.assignment import share_out
 from flockrl.nets.heads import pick
 
@@ -76,7 +76,21 @@ class _Feudal:
 
     def algorithm(self) -> Algorithm:
         note = "; ".join(f"{name}: {tier.note}" for name, tier in self.tiers.items() if tier.note)
-        return Algorithm(self.init, self.params, self.act, self.update, self.memory, self.config.rollout_steps, note)
+        critic = None if self.identity else self.tiers["worker"].critic
+        return Algorithm(
+            self.init, self.params, self.act, self.update, self.memory, self.config.rollout_steps, note,
+            critic=critic and Critic(self._valuing, self.values),
+        )  # fmt: skip
+
+    def _valuing(self, state: PyTree) -> PyTree:
+        """What the workers' critic needs, and what goals are."""
+        return self.tiers["worker"].critic.params(state["worker"]), self.params(state).get("goals", ())  # type: ignore[union-attr]
+
+    def values(self, params: PyTree, trajectory: Trajectory) -> Array:
+        """[T, B, N] what workers expect of what they are paid."""
+        worker, goals = self.tiers["worker"].critic, params[1]
+        assert worker is not None
+        return worker.values(params[0], self._work(goals, trajectory, trajectory.extras["goal"]))
 
     def init(self, key: Array) -> PyTree:
         state = {name: tier.init(_own(key, name)) for name, tier in self.tiers.items()}

@@ -31,6 +31,7 @@ from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
+from flockrl.policies.listening import attention
 from flockrl.policies.network import TeamNetwork, ids, make_network, one_step, unroll
 from flockrl.policies.stochastic import legal
 from flockrl.replay.ring import Batch, Replay, along, gather, stretch, typical
@@ -158,6 +159,9 @@ class OffPolicy(ReplayLearner):
     def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
         return self.actor.says(params["actor"], observation, self._apart(memory)[0])
 
+    def attends(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return attention(self.actor, params["actor"], observation, self._apart(memory)[0])
+
     # Networks
 
     def _outputs(self, params: Sequence[PyTree], view: View) -> list[Array]:
@@ -222,7 +226,7 @@ class OffPolicy(ReplayLearner):
 
     def _judge_along(self, net: Any, group: Group, params: PyTree, view: View, action: Array | None) -> Array:
         """`_judge` for networks with memory, which depends on the observations alone."""
-        past, burn = view.stretch, self.config.filling
+        past, burn = view.stretch, 0 if view.whole else self.config.filling
         assert past is not None
 
         def remember(x: Array, memory: PyTree, first: Array) -> tuple[None, PyTree]:
@@ -237,8 +241,16 @@ class OffPolicy(ReplayLearner):
             return one_step(apply, (self._observed(group, view.seen.obs, view.seen.state), action), memories)
         if burn:
             memory = jax.lax.stop_gradient(remember(observed[:burn], memory, past.first[:burn])[1][-1])
-        now = slice(burn, burn + self.steps)
+        now = slice(burn, None if view.whole else burn + self.steps)
         return apply((observed[now], action), memory, past.first[now])[0]
+
+    def values_along(self, learned: Learned, trajectory: Trajectory) -> Array:
+        """The smaller value of the twins."""
+        seen = trajectory.observation._replace(alive=trajectory.weight)
+        view, own = View(seen, trajectory, whole=True), self.code.encode(trajectory.action)
+        action = own * trajectory.weight[..., None]
+        q = [self._predict(net, i, view, action, own) for i, net in enumerate(learned.params["critic"])]
+        return merge([jnp.stack(q[i : i + self.twins]).min(0) for i in range(0, len(q), self.twins)], self.groups, 2)
 
     def _smallest(self, critics: Sequence[PyTree], group_index: int, view: View, action: Array) -> Array:
         """[..., n, width] the smaller of the twins' outputs."""

@@ -21,7 +21,7 @@ from flockrl.algos.opponents import foreseen_size
 from flockrl.algos.parts import adam, check_layers, joint, layer_names, lr_factor, mean, var
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, pooling, take
-from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.network import Network
 from flockrl.nets.normalisation import Moments, moments, observe
 from flockrl.policies.network import ids, make_network
@@ -103,7 +103,8 @@ class OnPolicy(StochasticPolicy, ABC):
         return Algorithm(
             self.init, self.policy, self.act, self.update, self.memory, steps, self.note, kl=self.kl,
             says=None if talk is None else self.says, talk=talk, choices=self.choices if self.spec.discrete else None,
-            scores=self.scores if self.spec.discrete else None,
+            scores=self.scores if self.spec.discrete else None, attends=self.attends if talk and talk.weighs else None,
+            critic=Critic(self._valuing, self.values_along) if self.critics else None,
         )  # fmt: skip
 
     @abstractmethod
@@ -186,6 +187,18 @@ class OnPolicy(StochasticPolicy, ABC):
         return merge(outs, self.groups, axis=outs[0].ndim - 1), tuple(memories)
 
     # What a rollout is worth
+
+    def _valuing(self, state: OnPolicyState) -> OnPolicyState:
+        """What of a state the critics need."""
+        bare: Any = state._replace(optimiser=(), paid=(), critic_memory=(), updates=(), magnet=())  # type: ignore[arg-type]
+        return bare._replace(params={"critic": state.params["critic"]})
+
+    def values_along(self, state: OnPolicyState, trajectory: Trajectory) -> Array:
+        """[T, B, N] values of each step in units of returns, by critics that remember nothing from before."""
+        seen, memory = self._seen(state, trajectory.observation), self._critic_memory(trajectory.first.shape[1])
+        raw, _ = self._values(state.params["critic"], seen, memory, trajectory.first)
+        offset, std = self._value_scale(state.value_moments)
+        return raw * std + offset
 
     def _seen(self, state: OnPolicyState, seen: Observation) -> Observation:
         """An observation as the networks read it, normalised."""

@@ -33,6 +33,7 @@ from flockrl.core.random import Source, uniform
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, best_action, pick
 from flockrl.nets.mixers import Joint, total
+from flockrl.policies.listening import attention
 from flockrl.policies.network import TeamNetwork, one_step, unroll
 from flockrl.replay.ring import Replay, stretch, typical
 
@@ -114,6 +115,9 @@ class QLearner(ReplayLearner):
     def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
         return self.net.says(params["q"], observation, memory)
 
+    def attends(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return attention(self.net, params["q"], observation, memory)
+
     # Values
 
     def _q(
@@ -139,6 +143,11 @@ class QLearner(ReplayLearner):
         if not self.recurrent:
             return self._q(params, jax.tree.map(lambda x: x[: self.steps], seen.observation), self.memory(1))
         return unroll(partial(self._q, params), seen.memory, seen.observation, seen.first, self.config.filling)
+
+    def values_along(self, learned: Learned, trajectory: Trajectory) -> Array:
+        blank = self.memory(trajectory.first.shape[1])
+        q, _ = self._q(learned.params["q"], trajectory.observation, blank, trajectory.first)
+        return pick(q, trajectory.action)
 
     def _next_q(self, params: PyTree, seen: Trajectory, memories: PyTree) -> Array:
         """Values [T, b, N, A] of what followed each step, the real final observation of an ended episode included."""

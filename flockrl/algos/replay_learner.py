@@ -21,7 +21,7 @@ from flockrl.comm.settings import CommConfig, draws_lots
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
-from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.torsos import Activation
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
@@ -192,6 +192,8 @@ class ReplayLearner(ABC):
         return Algorithm(
             self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note,
             says=None if self.talk is None else self.says, talk=self.talk, scores=self.scores,
+            attends=self.attends if self.talk and self.talk.weighs else None,
+            critic=Critic(self._valuing, self.values_along),
         )  # fmt: skip
 
     # What a family says
@@ -230,6 +232,18 @@ class ReplayLearner(ABC):
     @abstractmethod
     def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
         """[B, N, C] what agents would tell each other."""
+
+    @abstractmethod
+    def attends(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        """[B, R, H, N, N] who attends to whom."""
+
+    @abstractmethod
+    def values_along(self, learned: Learned, trajectory: Trajectory) -> Array:
+        """[T, B, N] values of what was done, by networks that remember nothing from before."""
+
+    def _valuing(self, state: ReplayState) -> Learned:
+        """What of a state values need."""
+        return state.learned._replace(targets=(), optimiser=())
 
     def memory(self, batch: int) -> PyTree:
         return ()

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flockrl.algos.opponents import note_moves
 from flockrl.algos.parts import joint, own_key
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import interleave, pick_agents
 from flockrl.core.random import Source, Tape
-from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Actor, Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
 
 Script = Callable[[EnvSpec, Observation, Any], Array]
@@ -79,7 +80,24 @@ def per_side(whole: EnvSpec, players: Mapping[str, Player]) -> Algorithm:
             metrics |= {f"{name}/{metric}": value for metric, value in found.items()}
         return state, metrics
 
-    return Algorithm(init, params, act, update, memory, steps, "; ".join(notes))
+    return Algorithm(init, params, act, update, memory, steps, "; ".join(notes), critic=_critics(whole, learners, code))
+
+
+def _critics(whole: EnvSpec, learners: Mapping[str, Player], code: ActionCode | None) -> Critic | None:
+    """Those of the sides that learn and have such."""
+    critics = {name: own.algorithm.critic for name, own in learners.items() if own.algorithm.critic is not None}
+
+    def values(params: PyTree, trajectory: Trajectory) -> Array:
+        found = jnp.full(trajectory.reward.shape, jnp.nan)
+        for name, critic in critics.items():
+            own = side_trajectory(whole, learners[name], trajectory, code)._replace(memory=trajectory.memory[name])
+            found = found.at[..., np.array(learners[name].spec.places)].set(critic.values(params[name], own))
+        return found
+
+    def params(state: PyTree) -> PyTree:
+        return {name: critic.params(state[name]) for name, critic in critics.items()}
+
+    return Critic(params, values) if critics else None
 
 
 def common_steps(lengths: Mapping[str, int]) -> int:

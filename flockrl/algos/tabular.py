@@ -24,7 +24,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split, uniform
-from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 ROW, PRINT = 1, 2
 """The two hashes: for the row of a cell, and for the fingerprint of the observation that owns a row."""
@@ -131,7 +131,8 @@ class Tabular:
         about = f"{self.about}, " if self.about else ""
         note = f"{about}{self.tables} table{plural} of {self.config.table_size:,} rows, {self.bytes / 1e6:,.1f} MB"
         return Algorithm(
-            self.init, self.policy, self.act, self.update, lambda batch: (), self.config.rollout_steps, note
+            self.init, self.policy, self.act, self.update, lambda batch: (), self.config.rollout_steps, note,
+            critic=Critic(lambda state: state.values, self.values_along),
         )  # fmt: skip
 
     def init(self, key: Array) -> TabularState:
@@ -163,6 +164,10 @@ class Tabular:
         wanted = legal & (anything | (values == values.max(-1, keepdims=True)))
         drawn = jnp.where(wanted, uniform(key, values.shape, agents), -1.0)
         return drawn.argmax(-1).astype(jnp.int32), memory, {}
+
+    def values_along(self, values: Array, trajectory: Trajectory) -> Array:
+        """[T, B, N] values of what was done, by tables [G, R, A]."""
+        return values[self.table, self.rows(trajectory.obs), trajectory.action]
 
     def _epsilon(self, progress: Array) -> Array:
         config = self.config

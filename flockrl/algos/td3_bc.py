@@ -94,9 +94,22 @@ class TD3BC(TD3):
     def act(
         self, params: PyTree, observation: Observation, memory: PyTree, key: Source, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        if self.normal:
-            observation = observation._replace(obs=_scaled(observation.obs, params["moments"][0]))
-        return super().act(params, observation, memory, key, explore)
+        return super().act(params, self._seen(params, observation), memory, key, explore)
+
+    def says(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return super().says(params, self._seen(params, observation), memory)
+
+    def attends(self, params: PyTree, observation: Observation, memory: PyTree) -> Array:
+        return super().attends(params, self._seen(params, observation), memory)
+
+    def _seen(self, params: PyTree, observation: Observation) -> Observation:
+        """An observation as the networks read it."""
+        if not self.normal:
+            return observation
+        return observation._replace(obs=_scaled(observation.obs, params["moments"][0]))
+
+    def values_along(self, learned: Learned, trajectory: Trajectory) -> Array:
+        return super().values_along(learned, _scaled_fields(trajectory, *learned.extra) if self.normal else trajectory)
 
     def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
         if self.normal:

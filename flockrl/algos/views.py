@@ -12,12 +12,14 @@ class View(NamedTuple):
     """Moments at which networks are evaluated, [b], or [T, b] along stretches, written [...] below.
 
     seen: what the team saw, with `alive` as weights 0 and 1. stretch: with memory, the stretch [W, b] that leads there,
-    burn-in included; follows: whether the moments are those that followed its steps.
+    burn-in included; follows: whether the moments are those that followed its steps; whole: whether they are all of its
+    steps, without burn-in.
     """
 
     seen: Observation
     stretch: Trajectory | None = None
     follows: bool = False
+    whole: bool = False
 
     @property
     def alive(self) -> Array:

@@ -6,6 +6,8 @@ its features are there already: an agent that hears nobody hears zero, and not i
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -20,9 +22,9 @@ UNHEARD = -1e9
 """Score of a message that did not arrive; its weight is exactly 0."""
 
 
-def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array, who: Who = None) -> Array:
-    """[..., n, H E] values [..., N, H E] weighed by softmax(query key / sqrt(D)) over what is there [..., n, N], and
-    the agent itself. query, own_key: [..., n, H, D]; key: [..., N, H, D]. who: see `comm.few`."""
+def weigh(query: Array, key: Array, own_key: Array, there: Array, who: Who = None) -> Array:
+    """[..., H, n, N + 1] softmax(query key / sqrt(D)) over what is there [..., n, N] and, at the end, the agent itself.
+    query, own_key: [..., n, H, D]; key: [..., N, H, D]. who: see `comm.few`."""
     heads, size = query.shape[-2:]
     query = query * size**-0.5
     if who is None:
@@ -32,7 +34,13 @@ def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array,
         scores = jnp.moveaxis((query[..., None, :, :] * keys).sum(-1), -1, -3)
     scores = jnp.where(there[..., None, :, :] > 0, scores, UNHEARD)
     mine = jnp.swapaxes((query * own_key).sum(-1), -1, -2)[..., None]
-    weights = jax.nn.softmax(jnp.concatenate([scores, mine], -1))[..., :-1] * there[..., None, :, :]
+    return jax.nn.softmax(jnp.concatenate([scores, mine], -1))
+
+
+def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array, who: Who = None) -> Array:
+    """[..., n, H E] values [..., N, H E] weighed as `weigh` does, without the agent's own part."""
+    heads = query.shape[-2]
+    weights = weigh(query, key, own_key, there, who)[..., :-1] * there[..., None, :, :]
     if who is None:
         split = value.reshape(*value.shape[:-1], heads, -1)
         heard = jnp.einsum("...hij,...jhe->...ihe", weights, split)
@@ -42,7 +50,24 @@ def attend(query: Array, key: Array, value: Array, own_key: Array, there: Array,
     return heard.reshape(*heard.shape[:-2], -1)
 
 
-class TarMAC(Exchange):
+class Attention(Exchange):
+    """Listeners weigh what they hear."""
+
+    weighs: ClassVar = True
+
+    def parts(self, h: Array, said: Array, own: Array) -> tuple[Array, Array, Array, Array]:
+        """Queries [..., n, H, D], keys [..., N, H, D], values [..., N, H E] and own keys [..., n, H, D]."""
+        raise NotImplementedError
+
+    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+        return attend(*self.parts(h, said, own), there, who)
+
+    def attends(self, h: Array, said: Array, own: Array, there: Array, who: Who = None) -> Array:
+        query, key, _, own_key = self.parts(h, said, own)
+        return weigh(query, key, own_key, there, who)
+
+
+class TarMAC(Attention):
     """Signed attention (Das et al. 2019, arXiv 1810.11187): senders say what they say and to whom.
 
         m_j = (k_j, v_j) = (K h_j, V h_j),   c_i = sum_{j != i} a_ij v_j,   a_i = softmax_j(q_i k_j / sqrt(16))
@@ -58,15 +83,15 @@ class TarMAC(Exchange):
     def speak(self, h: Array) -> Array:
         return jnp.concatenate([self.sign(h), self.value(h)], -1)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+    def parts(self, h: Array, said: Array, own: Array) -> tuple[Array, Array, Array, Array]:
         cut = self.heads * KEY
         query, key, own_key = (
             x.reshape(*x.shape[:-1], self.heads, KEY) for x in (self.query(h), said[..., :cut], own[..., :cut])
         )
-        return attend(query, key, said[..., cut:], own_key, there, who)
+        return query, key, said[..., cut:], own_key
 
 
-class GraphAttention(Exchange):
+class GraphAttention(Attention):
     """Multi-head dot-product attention over neighbours (Jiang et al. 2020, DGN, arXiv 1810.09202).
 
     Messages are the senders' features (m_j = E h_j); every listener makes keys and values of them itself. Several
@@ -80,8 +105,8 @@ class GraphAttention(Exchange):
     def speak(self, h: Array) -> Array:
         return self.encode(h)
 
-    def listen(self, h: Array, said: Array, own: Array, there: Array, possible: Array, who: Who = None) -> Array:
+    def parts(self, h: Array, said: Array, own: Array) -> tuple[Array, Array, Array, Array]:
         query, key, own_key = (
             x.reshape(*x.shape[:-1], self.heads, -1) for x in (self.query(h), self.key(said), self.key(own))
         )
-        return attend(query, key, self.value(said), own_key, there, who)
+        return query, key, self.value(said), own_key

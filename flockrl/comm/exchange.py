@@ -36,6 +36,8 @@ class Exchange(nn.Module):
 
     speaks: ClassVar[Speaks] = "features"
     """What messages are made of: the agent's features, its observation, or what it would do."""
+    weighs: ClassVar[bool] = False
+    """Whether listeners attend to some more than to others."""
 
     def setup(self) -> None:
         self.own = Dense(self.features, 1.0)
@@ -59,6 +61,11 @@ class Exchange(nn.Module):
         one could have, 0 elsewhere and from oneself. All zeros where nothing arrived. With `who` [n, D], links are few,
         and there and possible are [..., n, D] (`comm.few`).
         """
+        raise NotImplementedError
+
+    def attends(self, h: Array, said: Array, own: Array, there: Array, who: Who = None) -> Array:
+        """[..., H, n, N + 1] how much attention agents give each message and, at the end, themselves, where they
+        weigh; [..., H, n, D + 1] where links are few."""
         raise NotImplementedError
 
     def gate(self, h: Array) -> Array | None:

@@ -64,8 +64,8 @@ Hear = Callable[[int, list[Array], Heard], list[Array]]
 class Talk:
     """How a team talks. Holds what is static; its methods are pure.
 
-    size: C numbers in a message. stateful: whether there is mail between steps. who: [N, D] whom agents can hear where
-    that is few, else None.
+    size: C numbers in a message. stateful: whether there is mail between steps. weighs: whether listeners attend to
+    some more than to others. who: [N, D] whom agents can hear where that is few, else None.
     """
 
     def __init__(self, spec: EnvSpec, config: Any, widths: Sequence[int]):
@@ -81,7 +81,7 @@ class Talk:
         if self.kind.speaks == "obs" and spec.sight.pictures:
             raise UsageError(f"share_obs sends observations, and those of {spec.name} hold pictures: use another comm.")
         self.random, self.early, self.blurs = draws_lots(config), config.early, config.comm == "dial"
-        self.delay = self.channel.delay
+        self.delay, self.weighs = self.channel.delay, self.kind.weighs
         self.stateful = self.delay > 0 or self.channel.turns
 
     def modules(self, features: int) -> tuple[Exchange, ...]:

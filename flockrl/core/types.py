@@ -117,6 +117,11 @@ class Algorithm(NamedTuple):
         What agents would tell each other, before any channel; None where they do not talk.
     talk
         How they do (`comm.talk.Talk`), None where they do not.
+    attends(params, observation, memory) -> [B, R, H, N, N]
+        How much of its attention the agent of the row gives that of the column, in each round of messages and by each
+        head, itself on the diagonal: a row adds up to 1, or to 0 for the dead. None where listeners do not weigh.
+    critic
+        What values of states or actions there are; None where nothing is valued.
     asks(env, state, action [N], key) -> {name: array}
         What a rollout in a compiled environment asks of it before each step of one instance, and records as extras;
         None for nothing.
@@ -142,6 +147,8 @@ class Algorithm(NamedTuple):
     kl: Callable[..., Array] | None = None
     says: Callable[[PyTree, Observation, PyTree], Array] | None = None
     talk: Any = None
+    attends: Callable[[PyTree, Observation, PyTree], Array] | None = None
+    critic: Critic | None = None
     asks: Callable[[Any, PyTree, Array, Array], Mapping[str, Array]] | None = None
     choices: Callable[[PyTree, Trajectory], Array] | None = None
     scores: Callable[[PyTree, Observation, PyTree, Array, bool], Array] | None = None
@@ -152,6 +159,24 @@ class Algorithm(NamedTuple):
     def in_training(self) -> Algorithm:
         """What acts in rollouts that are learned from."""
         return self if self.practice is None else self.practice
+
+
+class Critic(NamedTuple):
+    """What a learner expects its agents to earn.
+
+    params(state) -> what of a state that needs.
+    values(params, trajectory) -> [T, B, N]
+        What is earned from each moment of a trajectory on, discounted, in units of the rewards that are learned from;
+        where actions are valued, after what was done. The critic remembers nothing from before the first row. NaN for
+        agents that nobody values.
+    """
+
+    params: Callable[[PyTree], PyTree]
+    values: Callable[[PyTree, Trajectory], Array]
+
+    def within(self, learner: Callable[[PyTree], PyTree]) -> Critic:
+        """The same in a wrapper: `learner` finds the learner's state in that of the wrapper."""
+        return Critic(lambda state: self.params(learner(state)), self.values)
 
 
 class Actor(NamedTuple):

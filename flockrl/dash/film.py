@@ -1,7 +1,7 @@
 """Films an episode of a trained team, in a process of its own: `python -m flockrl.dash.film RUN OUT [--seed N]`.
 
-OUT gets a picture of each step, film.gif, and film.json with what agents saw, did, might have done and said; or
-trouble.json with why it cannot be filmed.
+OUT gets a picture of each step, film.gif, and film.json with what agents saw, did, might have done, expected, said and
+attended to; or trouble.json with why it cannot be filmed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PATIENCE = 600
 """Seconds after which it gives up."""
 STEPS = 300
 """Steps of an episode that are filmed."""
-AGENTS, NUMBERS, SAID = 24, 64, 32
-"""Agents, numbers of an observation and numbers of a message that are shown."""
+AGENTS, NUMBERS, SAID, MAPS = 24, 64, 32, 8
+"""Agents, numbers of an observation, numbers of a message and maps of attention that are shown."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,16 +52,14 @@ def film(path: Path, out: Path, seed: int, explore: bool) -> None:
     from flockrl.training.compilation import prepare
 
     prepare("cpu")
-    import jax
     from PIL import Image
 
-    from flockrl.evaluation.inside import look_inside
     from flockrl.training.learned import open_run
     from flockrl.view.animation import frames, write_gif
 
     run = open_run(path)
     env = run.env
-    episode, inside = look_inside(run.algorithm, env, run.params(), jax.random.key(seed), explore, STEPS)
+    episode, inside = run.inside(seed, explore, STEPS, AGENTS)
     pictures = frames(env, episode, 480)
     out.mkdir(parents=True, exist_ok=True)
     for t, picture in enumerate(pictures):
@@ -77,12 +75,15 @@ def film(path: Path, out: Path, seed: int, explore: bool) -> None:
 
 
 def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
-    """The agents, and each step of an episode: what they saw, did, might have done, said, and earned."""
-    n = min(spec.num_agents, AGENTS)
+    """The agents, and each step of an episode: what they saw, did, might have done, expected, said, attended to, and
+    earned."""
+    from flockrl.envs.sketch import ABOVE, BELOW
+
+    n, names = min(spec.num_agents, AGENTS), map_names(inside[0].attention)
     totals = episode.reward.cumsum(0)
     steps = []
     for t, step in enumerate(inside):
-        alive, influence = step.seen.alive, step.influence
+        alive, influence, value, maps = step.seen.alive, step.influence, step.value, step.attention
         steps.append({
             "obs": [short(episode.obs[t, i, : spec.observations[i].size][:NUMBERS]) for i in range(n)],
             "action": [did(spec, i, episode.action[t, i]) for i in range(n)],
@@ -90,7 +91,9 @@ def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
             "reward": short(episode.reward[t, :n]), "total": short(totals[t, :n]),
             "alive": [True] * n if alive is None else [bool(x) for x in alive[0, :n]],
             "said": None if step.said is None else [short(row[:SAID]) for row in step.said[:n]],
-            "influence": None if influence is None else [short(row[:n]) for row in influence[:n]],
+            "influence": None if influence is None else square(influence, n),
+            "value": None if value is None else [known(x) for x in value[:n]],
+            "attention": None if maps is None else [square(x, n) for x in np.concatenate(maps)[: len(names)]],
         })  # fmt: skip
     sides = spec.sides if len(set(spec.sides)) > 1 else ("",) * spec.num_agents
     sizes = [space.size for space in spec.observations[:n]]
@@ -99,8 +102,29 @@ def told(spec: EnvSpec, episode: Any, inside: Sequence[Any]) -> dict[str, Any]:
         "sides": list(sides[:n]),
         "hidden": spec.num_agents - n,
         "sizes": sizes,
+        "maps": names,
+        "colors": {"above": ABOVE, "below": BELOW},
         "steps": steps,
     }
+
+
+def map_names(attention: np.ndarray | None) -> list[str]:
+    """What the first maps of attention [R, M, N, N] are: of a round the mean over heads, then its heads."""
+    if attention is None:
+        return []
+    rounds, maps = attention.shape[:2]
+    of = [f"round {r + 1}" if rounds > 1 else "" for r in range(rounds)]
+    each = ["mean of heads", *(f"head {h}" for h in range(1, maps))] if maps > 1 else [""]
+    return [", ".join(filter(None, (one, head))) or "all" for one in of for head in each][:MAPS]
+
+
+def square(values: np.ndarray, n: int) -> list[list[float]]:
+    return [short(row[:n]) for row in values[:n]]
+
+
+def known(value: float) -> float | None:
+    """A number with few digits, None where there is none."""
+    return short([value])[0] if np.isfinite(value) else None
 
 
 def short(values: Any) -> list[float]:

@@ -13,6 +13,8 @@ BLUE, ORANGE, GREEN, ROSE, GOLD, SKY = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233),
 )  # fmt: skip
 AGENTS = (BLUE, ORANGE, GREEN, ROSE, GOLD, SKY)
+ABOVE, BELOW = BLUE, ORANGE
+"""Numbers above 0 and below, in every picture and on the page."""
 
 Color = tuple[int, ...]
 
@@ -65,6 +67,11 @@ class Sketch:
 
 def color_of(agent: int) -> Color:
     return AGENTS[agent % len(AGENTS)]
+
+
+def shade(value: float) -> Color:
+    """The colour of a number from -1 to 1: white for 0."""
+    return mix(ABOVE if value > 0 else BELOW, 1 - min(abs(value), 1.0))
 
 
 def mix(color: Color, paper: float) -> Color:

@@ -113,6 +113,13 @@ class Network(nn.Module):
         talk: Any = self.exchange[number]
         return talk.hear(x, said, own, there, possible, who)
 
+    def attends(
+        self, x: Array, said: Array, own: Array, there: Array, possible: Array, number: int, who: Any = None
+    ) -> Array:
+        """How much attention agents give each message in a round, see `comm.exchange`."""
+        talk: Any = self.exchange[number]
+        return talk.attends(x, said, own, there, who)
+
 
 def _side_by_side(x: Array, beside: Array) -> Array:
     return jnp.concatenate([jnp.broadcast_to(x, (*beside.shape[:-1], x.shape[-1])), beside], axis=-1)

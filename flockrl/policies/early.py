@@ -12,6 +12,12 @@ from flockrl.comm.talk import Conditions, Heard, Mail
 from flockrl.core.types import Array, Observation, PyTree
 
 
+def encoded(team: Any, params: PyTree, seen: Observation) -> list[Array]:
+    """Each group's features [..., n, F] before it hears and remembers."""
+    groups = zip(team.nets, params, team.groups, strict=True)
+    return [net.apply({"params": p}, team._own(group, seen), method="encode") for net, p, group in groups]
+
+
 def early_talk(
     team: Any, params: PyTree, seen: Observation, memory: tuple[PyTree, Mail], first: Array, speak: Callable[..., Any],
     hear: Callable[..., Any],
@@ -23,7 +29,6 @@ def early_talk(
     no memory is computed for all steps at once.
     """
     talk, groups = team.talk, list(zip(team.nets, params, team.groups, strict=True))
-    encoded = [net.apply({"params": p}, team._own(group, seen), method="encode") for net, p, group in groups]
     now = talk.conditions(seen)
 
     def step(carry: tuple[PyTree, Array], row: tuple[list[Array], Conditions, Array]) -> Any:
@@ -45,5 +50,7 @@ def early_talk(
         return (own, past), (hs, own, past, told)
 
     own, mail = memory
-    _, (hs, after, past, tally) = jax.lax.scan(step, (tuple(own), mail.past[0]), (encoded, now, first))
+    _, (hs, after, past, tally) = jax.lax.scan(
+        step, (tuple(own), mail.past[0]), (encoded(team, params, seen), now, first)
+    )
     return hs, (after, Mail((past,), talk.clock(now))), tally

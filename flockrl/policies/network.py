@@ -151,16 +151,20 @@ class TeamNetwork:
             hs, mails, counts = early_talk(self, params, seen, self._apart(memory), first, speak, hear)
             return list(hs), mails, counts
         own, mail = self._apart(memory)
-        parts = list(zip(self.nets, params, self.groups, own, strict=True))
-        found: list[Any] = [
-            net.apply({"params": p}, self._own(group, seen), h, first, method="features") for net, p, group, h in parts
-        ]
+        found = self._before_talk(params, seen, own, first)
         features, after, tally = [f for f, _ in found], tuple(h for _, h in found), None
         if self.talk is not None:
             speak, hear = self._mouths_and_ears(params, seen)
             features, mail, tally = self.talk(speak, hear, features, seen, mail, first)
             after = (after, mail) if self.talk.stateful else after
         return features, after, tally
+
+    def _before_talk(self, params: Sequence[PyTree], seen: Observation, own: Any, first: Array | None) -> list[Any]:
+        """Each group's features [..., n, F] before it talks, and its memory after each step."""
+        return [
+            net.apply({"params": p}, self._own(group, seen), h, first, method="features")
+            for net, p, group, h in zip(self.nets, params, self.groups, own, strict=True)
+        ]
 
     def _heads(self, params: Sequence[PyTree], features: Sequence[Array], which: str = "output") -> list[Array]:
         outs: list[Any] = [
@@ -184,7 +188,7 @@ class TeamNetwork:
             assert message is not None
             return Spoken(message, *rest)
 
-        def hear(number: int, features: list[Array], heard: Heard) -> list[Array]:
+        def hear(number: int, features: list[Array], heard: Heard, method: str = "hear") -> list[Array]:
             assert self.talk is not None
             axis, who = features[0].ndim - 2, self.talk.who
             found: list[Any] = [
@@ -195,7 +199,7 @@ class TeamNetwork:
                     *(take(x, group, axis) for x in heard[1:]),
                     number,
                     None if who is None else who[list(group.agents)],
-                    method="hear",
+                    method=method,
                 )
                 for net, p, group, f in zip(self.nets, params, self.groups, features, strict=True)
             ]
@@ -210,10 +214,7 @@ class TeamNetwork:
         own, first = self._apart(memory)[0], None
         if self.memory_size:
             seen, first = jax.tree.map(lambda x: x[None], seen), jnp.zeros((1, len(seen.obs)), bool)
-        found: list[Any] = [
-            net.apply({"params": p}, self._own(group, seen), h, first, method="features")
-            for net, p, group, h in zip(self.nets, params, self.groups, own, strict=True)
-        ]
+        found = self._before_talk(params, seen, own, first)
         said = self._mouths_and_ears(params, seen)[0](0, [features for features, _ in found]).message
         return said[0] if self.memory_size else said
 

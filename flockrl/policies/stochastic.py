@@ -12,6 +12,7 @@ from flockrl.core.random import Source, fold_in, gumbel
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
 from flockrl.nets.heads import ILLEGAL, Head, make_head
 from flockrl.nets.normalisation import Moments
+from flockrl.policies.listening import attention
 from flockrl.policies.network import TeamNetwork
 
 
@@ -65,6 +66,11 @@ class StochasticPolicy:
         """[B, N, C] what agents would tell each other."""
         seen = seen._replace(obs=self._normal(seen.obs, params["obs_moments"]))
         return self.actor.says(params["actor"], seen, memory)
+
+    def attends(self, params: PyTree, seen: Observation, memory: PyTree) -> Array:
+        """[B, R, H, N, N] who attends to whom."""
+        seen = seen._replace(obs=self._normal(seen.obs, params["obs_moments"]))
+        return attention(self.actor, params["actor"], seen, memory)
 
     def kl(
         self, old: PyTree, new: PyTree, observation: Observation, memory: PyTree, other: Observation | None = None

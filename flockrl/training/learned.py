@@ -84,7 +84,7 @@ class LearnedRun(Run):
             )
         return super()._versioned(best)
 
-    def _acting(self) -> Callable[[str], bool]:
+    def _arrays(self, reader: Callable[[PyTree], Any]) -> Callable[[str], bool]:
         return lambda name: True
 
     def _read(self, wanted: Callable[[str], bool] | None) -> TrainState:

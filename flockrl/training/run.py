@@ -22,6 +22,7 @@ from flockrl.envs.api import Env
 from flockrl.envs.host.env import Host
 from flockrl.envs.registry import make
 from flockrl.evaluation.episodes import Episode
+from flockrl.evaluation.inside import Inside, look_inside
 from flockrl.evaluation.playing import make_player, record_episode, summarize
 from flockrl.evaluation.talk import Listening
 from flockrl.policies.policy import Policy
@@ -129,7 +130,7 @@ class Run:
     def _versioned(self, best: bool) -> tuple[PyTree, int]:
         """The policy's parameters, and the number of updates that made them."""
         if not best:
-            state = self._read(self._acting())
+            state = self._read(self._arrays(self.algorithm.params))
             return self.algorithm.params(state.learner), int(state.iteration)
         if parties(self.spec, self.config.config):
             raise UsageError(
@@ -143,10 +144,10 @@ class Run:
             raise UsageError(f"{self.path} has no best policy: it was never evaluated, or by an earlier version.")
         return params, int(meta["best_step"]) // self.program.setting.iteration_steps
 
-    def _acting(self) -> Callable[[str], bool]:
-        """Which arrays of a state acting needs, by name: those that `Algorithm.params` reads."""
+    def _arrays(self, reader: Callable[[PyTree], Any]) -> Callable[[str], bool]:
+        """Which arrays of a state are needed, by name: those that `reader`, such as `Algorithm.params`, reads."""
         leaves = jax.tree_util.tree_leaves_with_path(TrainState(self.program.shape().learner, (), ()))  # type: ignore[arg-type]
-        program = jax.make_jaxpr(self.algorithm.params)(self.program.shape().learner).jaxpr
+        program = jax.make_jaxpr(reader)(self.program.shape().learner).jaxpr
         used = {id(x) for equation in program.eqns for x in equation.invars} | {id(x) for x in program.outvars}
         names = {jax.tree_util.keystr(p) for (p, _), x in zip(leaves, program.invars, strict=True) if id(x) in used}
         return lambda name: name in names or name == ".iteration"
@@ -295,6 +296,22 @@ class Run:
     def episode(self, seed: int = 0, explore: bool = False, best: bool = False) -> Episode:
         """One episode in full, for drawing."""
         return record_episode(self.algorithm, self.env, self.params(best), jax.random.key(seed), explore)
+
+    def inside(
+        self, seed: int = 0, explore: bool = False, limit: int | None = None, agents: int | None = None
+    ) -> tuple[Episode, list[Inside]]:
+        """The same episode, of at most `limit` steps, and what goes on inside of the team, its critics included.
+
+        agents: how many of them attention is kept of.
+        """
+        algorithm, critic = self.algorithm, self.algorithm.critic
+
+        def minds(learner: PyTree) -> tuple[PyTree, PyTree]:
+            return algorithm.params(learner), None if critic is None else critic.params(learner)
+
+        params, judge = minds(self._read(self._arrays(minds)).learner)
+        values = None if critic is None else functools.partial(critic.values, judge)
+        return look_inside(algorithm, self.env, params, jax.random.key(seed), explore, limit, values, agents)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.config.algorithm} on {self.config.env})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flockrl.core.types import Discrete, EnvSpec
-from flockrl.envs.sketch import FAINT, INK, LINE, ORANGE, PAPER, Sketch, color_of, mix, number
+from flockrl.envs.sketch import ABOVE, BELOW, FAINT, INK, LINE, PAPER, Sketch, color_of, number, shade
 from flockrl.evaluation.episodes import Episode
 
 ROWS, CELLS = 8, 12
@@ -44,7 +44,7 @@ def _agent(
     letter = min(0.045, 0.2 * high)
     sketch.text(0.04, top + 0.17 * high, spec.agents[i], letter, color_of(i), "lm")
     reward = float(episode.reward[t, i])
-    tint = color_of(2) if reward > 0 else ORANGE if reward < 0 else FAINT
+    tint = ABOVE if reward > 0 else BELOW if reward < 0 else FAINT
     sketch.text(0.96, top + 0.17 * high, f"reward {number(round(reward, 3))}", letter, tint, "rm")
     _sees(sketch, episode.obs[t, i, : spec.observations[i].size], scale, (top + 0.34 * high, 0.2 * high))
     _does(sketch, spec, episode, t, i, (top + 0.64 * high, 0.26 * high))
@@ -58,9 +58,8 @@ def _sees(sketch: Sketch, obs: np.ndarray, scale: np.ndarray, where: tuple[float
     wide = min(0.78 / max(count, 1), 0.12)
     for k in range(count):
         value = float(obs[k] / scale[k])
-        fill = mix(color_of(0) if value > 0 else ORANGE, 1 - min(abs(value), 1.0)) if value else PAPER
         left = 0.18 + k * wide
-        sketch.box(left, top, left + 0.9 * wide, top + high, fill=fill, edge=LINE)
+        sketch.box(left, top, left + 0.9 * wide, top + high, fill=shade(value), edge=LINE)
         if wide > 0.09:
             ink = PAPER if abs(value) > 0.6 else INK
             sketch.text(

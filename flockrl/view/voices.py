@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flockrl.envs.sketch import BLUE, FAINT, LINE, ORANGE, PAPER, Sketch, color_of, mix
+from flockrl.envs.sketch import FAINT, LINE, PAPER, Sketch, color_of, mix, shade
 from flockrl.evaluation.inside import Inside
 
 MOST, CELLS = 20, 8
@@ -16,7 +16,7 @@ SPEAKS, HEARS = 0.52, 0.92
 
 
 def panels(inside: Sequence[Inside], size: int) -> list[np.ndarray]:
-    """[size, size, 3] for each step: on the left messages, blue below 0 and orange above; on the right a line from each
+    """[size, size, 3] for each step: on the left messages, blue above 0 and orange below; on the right a line from each
     agent to those whose policy its message moved, the thicker the more. The dead stand in grey."""
     said = [np.asarray(step.said)[:MOST, :CELLS] for step in inside]
     moved = [np.nan_to_num(np.asarray(step.influence, float))[:MOST, :MOST] for step in inside]
@@ -45,8 +45,8 @@ def _panel(said: np.ndarray, moved: np.ndarray, alive: np.ndarray, size: int) ->
     wide, high = 0.42 / CELLS, min(0.42 / CELLS, 0.8 * step)
     for i, y in enumerate(rows):
         for k, value in enumerate(said[i] if alive[i] else ()):
-            left, shade = 0.04 + k * wide, mix(ORANGE if value > 0 else BLUE, 1 - abs(float(value)))
-            sketch.box(left, y - high / 2, left + wide, y + high / 2, shade, LINE, 0.002)
+            left = 0.04 + k * wide
+            sketch.box(left, y - high / 2, left + wide, y + high / 2, shade(float(value)), LINE, 0.002)
         for x in (SPEAKS, HEARS):
             sketch.disc(x, y, radius, color_of(i) if alive[i] else LINE)
             sketch.text(x, y, str(i), 1.1 * radius, PAPER)

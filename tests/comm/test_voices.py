@@ -3,7 +3,7 @@
 import numpy as np
 
 from flockrl.core.types import Observation
-from flockrl.envs.sketch import BLUE, LINE, ORANGE, color_of
+from flockrl.envs.sketch import ABOVE, BELOW, LINE, color_of
 from flockrl.evaluation.inside import Inside
 from flockrl.view.voices import HEARS, SPEAKS, panels
 
@@ -34,8 +34,8 @@ def test_lines_lead_from_who_is_heard_and_cells_show_what_is_said():
     assert near(middle(loud, 1, 2), color_of(1))
     assert near(middle(loud, 0, 0), (255, 255, 255))
     assert near(middle(quiet, 1, 2), (255, 255, 255))
-    assert near(loud[ROWS[0], int(0.065 * SIZE)].tolist(), ORANGE)
-    assert near(loud[ROWS[0], int(0.115 * SIZE)].tolist(), BLUE)
+    assert near(loud[ROWS[0], int(0.065 * SIZE)].tolist(), ABOVE)
+    assert near(loud[ROWS[0], int(0.115 * SIZE)].tolist(), BELOW)
 
 
 def test_the_dead_are_grey_and_say_nothing():

@@ -298,6 +298,15 @@ def test_a_team_is_watched(tab, trained):
         page.get_by_role("button", name="car_3").click()
         playwright.expect(page.get_by_role("heading", name="car_3")).to_be_visible()
         playwright.expect(page.get_by_role("heading", name="Who listens to whom")).to_be_visible()
+        playwright.expect(page.get_by_text("value: expected from here on")).to_be_visible()
+        assert page.locator(".curve polyline").count() >= 1
+        rows = page.locator(".attends tbody tr")
+        assert rows.count() == 5
+        shares = [float(cell) for cell in rows.nth(3).locator("td").all_inner_texts()]
+        alive = (
+            page.locator(".ring .gone").count() < 5 and "not in the game" not in page.locator(".watch h2").inner_text()
+        )
+        assert abs(sum(shares) - alive) < 5e-3
         assert page.locator(".bars i").count() == 2
         assert page.evaluate("document.querySelector('.screen').naturalWidth") == 480
         with page.expect_download() as saved:

@@ -33,6 +33,21 @@ def test_numbers_that_are_not_finite_can_be_sent():
     json.dumps(film.short(np.array([np.nan, np.inf, 1 / 3])), allow_nan=False)
 
 
+def test_maps_of_attention_are_few_and_have_names():
+    heads = [f"round 1, {x}" for x in ("mean of heads", "head 1", "head 2", "head 3")]
+    names = film.map_names(np.zeros((2, 4, 5, 5)))  # two rounds, the mean of three heads and each
+    assert names[:5] == [*heads, "round 2, mean of heads"]
+    assert len(names) == 8
+    assert film.map_names(np.zeros((1, 1, 5, 5))) == ["all"]
+    assert film.map_names(np.zeros((3, 1, 5, 5))) == ["round 1", "round 2", "round 3"]
+    assert len(film.map_names(np.zeros((8, 8, 5, 5)))) == film.MAPS
+    assert film.map_names(None) == []
+
+
+def test_values_that_nobody_has_are_left_out():
+    assert [film.known(x) for x in (np.nan, np.inf, 1 / 3, 0.0)] == [None, None, 0.3333, 0.0]
+
+
 def test_a_film_of_what_is_no_run(tmp_path):
     (tmp_path / "out").mkdir()
     assert film.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
@@ -77,6 +92,34 @@ def test_the_film_is_the_episode_that_evaluation_plays(talkers):
     step = told["steps"][5]
     assert all(abs(sum(one["shares"][0]) - 1) < 1e-2 for one in step["chances"])
     assert step["total"][0] == pytest.approx(sum(s["reward"][0] for s in told["steps"][:6]), abs=1e-2)
+
+
+@pytest.mark.slow
+def test_the_film_tells_what_critics_say(talkers):
+    """Values are those of the checkpoint's critics for what each agent saw."""
+    episode, inside = talkers.inside(3)
+    told = film.told(talkers.spec, episode, inside)
+    json.dumps(told, allow_nan=False)
+    state = talkers.state().learner
+    net, layers = state.params["critic"][0], []
+    for t in (0, 7):
+        hidden = episode.obs[t]
+        for name in sorted(net["torso"]):
+            layer = net["torso"][name]
+            hidden = np.tanh(hidden @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
+            layers.append(name)
+        raw = (hidden @ np.asarray(net["head"]["kernel"]) + np.asarray(net["head"]["bias"]))[:, 0]
+        mean, std = np.asarray(state.value_moments.mean), np.asarray(state.value_moments.std)
+        found, alive = told["steps"][t]["value"], told["steps"][t]["alive"]
+        wanted = raw * std + mean
+        assert [x is None for x in found] == [not there for there in alive]
+        for i in np.flatnonzero(alive):
+            assert found[i] == pytest.approx(wanted[i], rel=2e-3, abs=1e-3)
+    assert len(layers) == 2 * len(talkers.config.config.hidden)
+    assert told["maps"] == ["all"]
+    for step in told["steps"]:
+        rows = np.array(step["attention"][0]).sum(-1)
+        np.testing.assert_allclose(rows, np.array(step["alive"]) * 1.0, atol=2e-3)
 
 
 @pytest.mark.slow

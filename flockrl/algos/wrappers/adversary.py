@@ -67,6 +67,7 @@ class _Attacked:
         return self.inner._replace(
             init=self.init, params=lambda state: self.inner.params(state.learner), update=self.update,
             note="; ".join(filter(None, (self.inner.note, f"attacked by {self.attack}"))), practice=practice,
+            critic=self.inner.critic and self.inner.critic.within(lambda state: state.learner),
         )  # fmt: skip
 
     def init(self, key: Array) -> AttackState:

@@ -115,4 +115,7 @@ def exploring(algorithm: Algorithm, spec: EnvSpec, config: Any, family: Family, 
         told = {**told, "bonus": mean(paid, weight), "coverage": coverage.number(seen)}
         return ExploringState(learner, novelty, value, seen, state.updates + 1), {**metrics, **told}
 
-    return algorithm._replace(init=init, params=lambda state: algorithm.params(state.learner), update=update)
+    return algorithm._replace(
+        init=init, params=lambda state: algorithm.params(state.learner), update=update,
+        critic=algorithm.critic and algorithm.critic.within(lambda state: state.learner),
+    )  # fmt: skip

@@ -102,7 +102,10 @@ def _modelled(algorithm: Algorithm, spec: EnvSpec, config: Any, envs: int) -> Al
         inner, more = algorithm.update(state.learner, trajectory._replace(reward=pay), key)
         return Modelled(inner, learned), {**more, **metrics, "reward_explained": told}
 
-    return algorithm._replace(init=init, params=lambda state: algorithm.params(state.learner), update=update)
+    return algorithm._replace(
+        init=init, params=lambda state: algorithm.params(state.learner), update=update,
+        critic=algorithm.critic and algorithm.critic.within(lambda state: state.learner),
+    )  # fmt: skip
 
 
 def _choices(algorithm: Algorithm, state: PyTree, trajectory: Trajectory, config: Any) -> Array | None:

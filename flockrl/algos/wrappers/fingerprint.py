@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from flockrl.core.errors import UsageError
-from flockrl.core.types import Algorithm, Array, Box, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Box, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 
 class PrintedState(NamedTuple):
@@ -51,19 +51,33 @@ def fingerprinted(make: Callable[[EnvSpec], Algorithm], spec: EnvSpec, config: A
         seen = observation._replace(obs=with_age(spec, observation.obs, params["age"]))
         return algorithm.act(params["policy"], seen, memory, key, explore)
 
+    def aged(trajectory: Trajectory, age: Array) -> Trajectory:
+        obs, following = (with_age(spec, x, age) for x in (trajectory.obs, trajectory.next_obs))
+        return trajectory._replace(obs=obs, next_obs=following)
+
     def update(state: PrintedState, trajectory: Trajectory, key: Array) -> tuple[PrintedState, Metrics]:
-        obs, following = (with_age(spec, x, age(state)) for x in (trajectory.obs, trajectory.next_obs))
-        learner, metrics = algorithm.update(state.learner, trajectory._replace(obs=obs, next_obs=following), key)
+        learner, metrics = algorithm.update(state.learner, aged(trajectory, age(state)), key)
         return PrintedState(learner, state.updates + 1), metrics
 
-    def says(params: PyTree, observation: Observation, memory: PyTree) -> Array:
-        assert algorithm.says is not None
-        seen = observation._replace(obs=with_age(spec, observation.obs, params["age"]))
-        return algorithm.says(params["policy"], seen, memory)
+    def inside(look: Any) -> Any:
+        """What goes on in agents, by a function of params, observation and memory."""
+
+        def found(params: PyTree, observation: Observation, memory: PyTree) -> Array:
+            seen = observation._replace(obs=with_age(spec, observation.obs, params["age"]))
+            return look(params["policy"], seen, memory)
+
+        return look and found
+
+    def critic(inner: Critic) -> Critic:
+        return Critic(
+            lambda state: (inner.params(state.learner), age(state)),
+            lambda params, trajectory: inner.values(params[0], aged(trajectory, params[1])),
+        )
 
     return algorithm._replace(
-        init=init, params=params, act=act, update=update, says=None if algorithm.says is None else says
-    )
+        init=init, params=params, act=act, update=update, says=inside(algorithm.says),
+        attends=inside(algorithm.attends), critic=algorithm.critic and critic(algorithm.critic),
+    )  # fmt: skip
 
 
 def longer(spec: EnvSpec) -> EnvSpec:

@@ -47,6 +47,7 @@ def held(make: Callable[[Any], Algorithm], config: Any, names: tuple[str, ...]) 
         update=update,
         params=lambda state: plain.params(state.learner),
         choices=None if choices is None else lambda state, trajectory: choices(state.learner, trajectory),
+        critic=plain.critic and plain.critic.within(lambda state: state.learner),
         practice=practice,
     )
 

@@ -106,6 +106,7 @@ class _League:
         return self.inner._replace(
             init=self.init, params=lambda state: self.inner.params(first(state.learners)), update=self.update,
             note="; ".join(filter(None, (self.inner.note, note))), practice=practice,
+            critic=self.inner.critic and self.inner.critic.within(lambda state: first(state.learners)),
         )  # fmt: skip
 
     def init(self, key: Array) -> LeagueState:

@@ -18,7 +18,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source
-from flockrl.core.types import Algorithm, Array, Box, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.types import Algorithm, Array, Box, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.actions import ActionCode
 
 
@@ -45,14 +45,17 @@ def mean_field(algorithm: Algorithm, spec: EnvSpec) -> Algorithm:
         action, own, extras = algorithm.act(params, look(seen, last), own, key, explore)  # type: ignore[arg-type]
         return action, (own, code.encode(action)), extras
 
-    def update(state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
+    def along(trajectory: Trajectory) -> Trajectory:
         own, last = trajectory.memory
         codes = code.encode(trajectory.action)
         before = jnp.concatenate([last[None], codes[:-1]])
         before = jnp.where(trajectory.first[..., None, None], 0.0, before)
         seen = look(trajectory.observation, before).obs
         follows = look(trajectory.next_observation, codes).obs
-        return algorithm.update(state, trajectory._replace(obs=seen, next_obs=follows, memory=own), key)
+        return trajectory._replace(obs=seen, next_obs=follows, memory=own)
+
+    def update(state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
+        return algorithm.update(state, along(trajectory), key)
 
     def memory(batch: int) -> PyTree:
         return algorithm.memory(batch), jnp.zeros((batch, spec.num_agents, spec.action_size))
@@ -62,13 +65,17 @@ def mean_field(algorithm: Algorithm, spec: EnvSpec) -> Algorithm:
         own, last = memory
         return algorithm.kl(old, new, look(seen, last), own, None if other is None else look(other, last))
 
-    def says(params: PyTree, seen: Observation, memory: PyTree) -> Array:
-        assert algorithm.says is not None
-        return algorithm.says(params, look(seen, memory[1]), memory[0])
+    def inside(found: Any) -> Any:
+        """What goes on in agents, by a function of params, observation and memory."""
+        return found and (lambda params, seen, memory: found(params, look(seen, memory[1]), memory[0]))
+
+    def critic(inner: Critic) -> Critic:
+        return Critic(inner.params, lambda params, trajectory: inner.values(params, along(trajectory)))
 
     return algorithm._replace(
-        act=act, update=update, memory=memory, kl=algorithm.kl and kl, says=algorithm.says and says
-    )
+        act=act, update=update, memory=memory, kl=algorithm.kl and kl, says=inside(algorithm.says),
+        attends=inside(algorithm.attends), critic=algorithm.critic and critic(algorithm.critic),
+    )  # fmt: skip
 
 
 def _mean_of_neighbours(spec: EnvSpec) -> Any:

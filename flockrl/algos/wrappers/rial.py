@@ -20,7 +20,8 @@ from flockrl.comm.luck import OWN_STREAM, Cut
 from flockrl.comm.settings import channel_of
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, Tape, fold_in, uniform
-from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.core.spec import Box, Discrete, EnvSpec
+from flockrl.core.types import Algorithm, Array, Critic, Metrics, Observation, PyTree, Trajectory
 
 AHEAD = 2
 """Steps that values look ahead at least. A symbol is heard a step after it was chosen, when its speaker may not see any
@@ -75,7 +76,7 @@ class _Speakers:
         inner = self.inner
         return Algorithm(
             inner.init, inner.params, self.act, self.update, self.memory, inner.rollout_steps, inner.note,
-            says=self.says,
+            says=self.says, critic=inner.critic and Critic(inner.critic.params, self.values),
         )  # fmt: skip
 
     def memory(self, batch: int) -> PyTree:
@@ -137,7 +138,16 @@ class _Speakers:
     def says(self, params: PyTree, seen: Observation, memory: PyTree) -> Array:
         return self.act(params, seen, memory, jax.random.key(0), False)[1][1]
 
+    def values(self, params: PyTree, trajectory: Trajectory) -> Array:
+        """[T, B, N] of agents, without their speakers."""
+        assert self.inner.critic is not None
+        return self.inner.critic.values(params, self._whole(trajectory))[..., : self.spec.num_agents]
+
     def update(self, state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
+        return self.inner.update(state, self._whole(trajectory), key)
+
+    def _whole(self, trajectory: Trajectory) -> Trajectory:
+        """A rollout of agents and speakers."""
         extras = dict(trajectory.extras)
         if "heard" not in extras:
             raise UsageError("rial learns from what its own agents said and heard, and this experience does not tell.")
@@ -151,13 +161,12 @@ class _Speakers:
         following = jnp.concatenate([jnp.where(begins, arrives[:-1], heard[1:]), arrives[-1:]])
         now = self._seen(trajectory.observation, heard)
         after = self._seen(trajectory.next_observation, following)
-        whole = Trajectory(
+        return Trajectory(
             now.obs, jnp.concatenate([trajectory.action, message], 2), _twice(trajectory.reward, -1),
             _twice(trajectory.terminated, -1), _twice(trajectory.truncated, -1), after.obs, trajectory.first,
             now.avail, now.state, now.alive, after.avail, after.state, next_alive=after.alive,
             memory=trajectory.memory[0], extras=noted,
         )  # fmt: skip
-        return self.inner.update(state, whole, key)
 
 
 def _twice(x: Any, axis: int) -> Any:

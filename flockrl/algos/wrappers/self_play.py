@@ -107,13 +107,21 @@ class _SelfPlay:
         learner = self.inner._replace(
             init=self.init, params=lambda state: self.inner.params(state.learner), update=self.update,
             note="; ".join(filter(None, (self.inner.note, note))), practice=practice,
+            critic=self.inner.critic and self.inner.critic.within(lambda state: state.learner),
         )  # fmt: skip
         if self.how != "fictitious":
             return learner
         average = lambda state: Mixture(state.pool.params, self.odds(state.pool))  # noqa: E731
         act, memory = mixed(self.inner)
         return learner._replace(
-            params=average, act=act, memory=memory, kl=None, member=Actor(self.inner.act, self.inner.memory)
+            params=average,
+            act=act,
+            memory=memory,
+            kl=None,
+            says=None,
+            attends=None,
+            critic=None,
+            member=Actor(self.inner.act, self.inner.memory),
         )
 
     def init(self, key: Array) -> SelfPlayState:

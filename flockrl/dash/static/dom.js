@@ -20,14 +20,17 @@ export function fill(place, ...children) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
+export function svg(name, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
 // A short line in the colour and the dashes of a curve, for legends.
 export function sample({ color, dash }) {
-  const box = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "line");
-  for (const [key, value] of Object.entries({ width: 24, height: 8, "aria-hidden": "true" })) box.setAttribute(key, value);
   const about = { x1: 1, x2: 23, y1: 4, y2: 4, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash.join(" ") };
-  for (const [key, value] of Object.entries(about)) line.setAttribute(key, value);
-  box.append(line);
-  return box;
+  return svg("svg", { width: 24, height: 8, "aria-hidden": "true" }, svg("line", about));
 }
 
 export function number(value, digits = 4) {

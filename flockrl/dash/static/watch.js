@@ -1,37 +1,11 @@
 // An episode of a trained team: its pictures, and what goes on inside of an agent at each step.
 
 import { ask, el, fill, number, trouble } from "./dom.js";
+import { bars, cells, curve, matrix, ring } from "./inside.js";
 import { keep, kind, record } from "./record.js";
 
 const SPEEDS = { 0.25: "¼ ×", 0.5: "½ ×", 1: "1 ×", 2: "2 ×", 4: "4 ×" };
 const STEP_MS = 250;
-
-// Orange for less than 0, blue for more, white for 0: told apart by everyone.
-function tint(value, scale) {
-  const part = Math.min(Math.abs(value) / (scale || 1), 1), paper = 255;
-  const [r, g, b] = value < 0 ? [230, 140, 60] : [80, 160, 220];
-  return `rgb(${[r, g, b].map((c) => Math.round(paper + (c - paper) * part)).join(",")})`;
-}
-
-function cells(values, scales) {
-  return el("div", { className: "cells" }, values.map((x, k) => el("span", { title: `number ${k}`, style: { backgroundColor: tint(x, scales[k]) } }, Math.abs(x) < 5e-4 ? "0" : number(x, 3))));
-}
-
-function bars(chances, action) {
-  if (chances.shares) return chances.shares.map((shares, k) => el("div", { className: "bars" }, shares.flatMap((share, i) => [
-    el("span", { className: i === action[k] ? "chosen" : "" }, `${i === action[k] ? "▸ " : ""}${chances.shares.length > 1 ? `choice ${k}: ` : ""}action ${i}${chances.legal && chances.shares.length === 1 && !chances.legal[i] ? " (not legal)" : ""}`),
-    el("div", {}, el("i", { style: { width: `${100 * share}%` } })), el("span", {}, `${Math.round(100 * share)} %`)])));
-  return el("table", { className: "matrix" }, el("thead", {}, el("tr", {}, ["number", "taken", "mean", "deviation"].map((name) => el("th", {}, name)))),
-    el("tbody", {}, chances.mean.map((mean, k) => el("tr", {}, [k, action[k], mean, chances.deviation[k]].map((x) => el("th", {}, number(x, 3)))))));
-}
-
-function matrix(names, values, agent) {
-  const most = Math.max(...values.flat(), 1e-9);
-  return el("div", { className: "scroll" }, el("table", { className: "matrix" },
-    el("thead", {}, el("tr", {}, el("th", {}, "listener ↓ speaker →"), names.map((name) => el("th", {}, name)))),
-    el("tbody", {}, values.map((row, i) => el("tr", { className: i === agent ? "on" : "" }, el("th", {}, names[i]),
-      row.map((x, j) => el("td", { style: { backgroundColor: i === j ? "#fff" : tint(x, most) } }, i === j ? "" : x < 5e-4 ? "0" : x.toFixed(3))))))));
-}
 
 function largest(film, what) {
   const found = [];
@@ -85,13 +59,17 @@ export function watchView(main, live, id) {
     const count = told.steps.length, pictures = Array.from({ length: told.pictures }, (_, t) => Object.assign(new Image(), { src: `/api/film/${name}/${t}.png` }));
     title.textContent = told.title;
     const scales = { obs: largest(told, "obs"), said: largest(told, "said") };
-    let t = 0, agent = 0, speed = 1;
+    const colors = told.colors;
+    let t = 0, agent = 0, speed = 1, map = 0;
     const screen = el("img", { className: "screen", alt: "" }), where = el("span", { className: "faint", role: "status" }), panel = el("div");
     const slider = el("input", { type: "range", className: "scrub", min: 0, max: count, value: 0, "aria-label": "Step of the episode", oninput: () => { pause(); go(Number(slider.value)); } });
     const button = el("button", { type: "button", "aria-pressed": "false", onclick: () => (timer ? pause() : play()) }, "▶ Play");
     const written = el("span", { className: "faint", role: "status" });
     const video = kind() && el("button", { type: "button", onclick: save, title: "At the speed that is chosen; writing it takes as long as it lasts." }, `Save as ${kind()[1] === "mp4" ? "MP4" : "WebM"}`);
     const who = told.agents.map((label, i) => el("button", { type: "button", onclick: () => { agent = i; inside(); } }, label));
+
+    const which = told.maps.length < 2 ? null : el("label", { className: "bar" }, "attention", el("select", { onchange: (event) => { map = Number(event.target.value); inside(); } },
+      told.maps.map((name, k) => el("option", { value: k }, name))));
 
     function go(to) {
       t = Math.max(0, Math.min(to, count));
@@ -126,19 +104,36 @@ export function watchView(main, live, id) {
       who.forEach((one, i) => one.setAttribute("aria-pressed", String(i === agent)));
       const step = told.steps[Math.min(t, count - 1)], over = t >= count, before = told.steps[t - 1];
       const [reward, total] = before ? [before.reward, before.total] : [told.agents.map(() => 0), told.agents.map(() => 0)];
+      const value = step.value && step.value[agent];
+      const cards = [[number(reward[agent]), "reward of the last step"], [number(total[agent]), "return so far"], [number(total.reduce((a, b) => a + b, 0) / total.length), "return, mean over agents"]];
+      if (value !== null) cards.push([number(value), "value: expected from here on"]);
       const parts = [
         el("h2", {}, told.agents[agent] + (told.sides[agent] ? ` (${told.sides[agent]})` : "") + (step.alive[agent] ? "" : ", not in the game now")),
         over ? el("p", { className: "faint" }, "The episode is over: below is its last step.") : null,
-        el("div", { className: "cards" }, ...[[number(reward[agent]), "reward of the last step"], [number(total[agent]), "return so far"], [number(total.reduce((a, b) => a + b, 0) / total.length), "return, mean over agents"]]
-          .map(([value, label]) => el("div", { className: "card" }, el("b", {}, value), el("span", {}, label)))),
+        el("div", { className: "cards" }, cards.map(([figure, label]) => el("div", { className: "card" }, el("b", {}, figure), el("span", {}, label)))),
         el("h3", {}, over ? "Did" : "Does next"), bars(step.chances[agent], step.action[agent]),
         el("p", { className: "faint" }, "▸ marks its action. Bars: the share of 256 draws of the exploring policy."),
-        el("h3", {}, `Sees: ${told.sizes[agent]} number${told.sizes[agent] > 1 ? "s" : ""}${told.sizes[agent] > step.obs[agent].length ? `, the first ${step.obs[agent].length} shown` : ""}`), cells(step.obs[agent], scales.obs),
+        el("h3", {}, `Sees: ${told.sizes[agent]} number${told.sizes[agent] > 1 ? "s" : ""}${told.sizes[agent] > step.obs[agent].length ? `, the first ${step.obs[agent].length} shown` : ""}`), cells(colors, step.obs[agent], scales.obs),
       ];
-      if (step.said) parts.push(el("h3", {}, "Says (before the channel)"), cells(step.said[agent], scales.said),
-        el("h3", {}, "Who listens to whom"), matrix(told.agents, step.influence, agent),
+      parts.push(...worth(value).filter((part) => part));
+      if (step.said) parts.push(el("h3", {}, "Says (before the channel)"), cells(colors, step.said[agent], scales.said));
+      if (step.attention) parts.push(...attends(step));
+      if (step.said) parts.push(el("h3", {}, "Who listens to whom"), matrix(colors, told.agents, step.influence, agent, false, Math.max(...step.influence.flat(), 1e-3)),
         el("p", { className: "faint" }, "How far the listener's policy moves when it does not hear the speaker: KL, or the share of changed actions for learners without probabilities."));
       fill(panel, parts);
+    }
+    function worth(value) {
+      const title = el("h3", {}, "Expects");
+      const values = told.steps.map((one) => one.value && one.value[agent]), some = values.some((x) => x !== null);
+      if (!some) return [title, el("p", { className: "faint" }, told.steps[0].value ? "Nobody values this agent: its side does not learn, or has no critic, or it was never in the game." : "This learner has no critic that could say what it expects.")];
+      return [title, curve(values, Math.min(t, count - 1)),
+        value === null ? el("p", { className: "faint" }, "Now it is not in the game, and critics learn nothing about that.") : null,
+        el("p", { className: "faint" }, "What its critic expects from here on, discounted, of the rewards that it learns from; where actions are valued (Q-learning, DDPG, TD3, SAC), after this action. With a mixer, the agent's own part, of which the mixer makes the team's value.")];
+    }
+    function attends(step) {
+      const weights = step.attention[map];
+      return [el("h3", {}, `Attends to${told.maps.length > 1 ? ` (${told.maps[map]})` : ""}`), el("div", { className: "attends" }, ring(told.agents, weights, agent, step.alive), matrix(colors, told.agents, weights, agent, true, Math.min(1, 4 / told.agents.length))),
+        el("p", { className: "faint" }, "The share of its attention that each listener gives what each speaker said, and itself on the diagonal: rows add up to 1. In the ring, agents have their numbers, and thicker lines carry more.")];
     }
     stop();
     keys = (event) => {
@@ -155,7 +150,7 @@ export function watchView(main, live, id) {
         where), el("div", { className: "bar" },
         el("a", { href: `/api/film/${name}/film.gif`, download: "episode.gif" }, "Save as GIF"), video, written),
       el("p", { className: "faint" }, "Keys: space plays and pauses, ← and → step.")),
-      el("div", {}, el("div", { className: "agents", role: "group", "aria-label": "Follow an agent" }, who, told.hidden ? el("span", { className: "faint" }, `and ${told.hidden} more`) : null), panel)));
+      el("div", {}, el("div", { className: "agents", role: "group", "aria-label": "Follow an agent" }, who, told.hidden ? el("span", { className: "faint" }, `and ${told.hidden} more`) : null), which, panel)));
     go(0);
     play();
   }

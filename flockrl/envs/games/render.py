@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flockrl.envs.sketch import BLUE, FAINT, GOLD, INK, LINE, Sketch, color_of, mix, number
+from flockrl.envs.sketch import ABOVE, BELOW, BLUE, FAINT, GOLD, INK, LINE, Sketch, color_of, mix, number
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -103,7 +103,7 @@ def _history(sketch: Sketch, paid: Sequence[float], rounds: int, payoff: np.ndar
         top, bottom = sorted((base, base - value * tall))
         left = 0.04 + k * wide + 0.1 * wide
         sketch.box(
-            left, top, left + min(0.8 * wide, 0.06), max(bottom, top + 0.004), fill=BLUE if value >= 0 else (213, 94, 0)
+            left, top, left + min(0.8 * wide, 0.06), max(bottom, top + 0.004), fill=ABOVE if value >= 0 else BELOW
         )
 
 
