@@ -1,7 +1,7 @@
 """Make the pictures of docs/gallery.md: train small teams, film them, and open the page with all runs in a browser; and
 those of the environments' pages, a scene of each environment.
 
-    python bench/gallery.py [--runs DIR] [--out docs/images] [--scale 1.0]
+    python bench/gallery.py [--runs DIR] [--out docs/images] [--scale 1.0] [--only simple_tag ...]
     python bench/gallery.py --scenes [mpe comm ...]          # the environments alone: no training, no browser
 
 Runs that are finished in DIR are kept. Teams need the extra dash, playwright and the program chromium.
@@ -106,11 +106,16 @@ def flockrl(*words: object) -> None:
     subprocess.run([sys.executable, "-m", "flockrl", *map(str, words)], check=True)
 
 
-def train(runs: Path, scale: float) -> None:
-    for name, (algorithm, env, steps, more) in TEAMS.items():
+def train(runs: Path, scale: float, names: list[str]) -> None:
+    for name in names:
+        algorithm, env, steps, more = TEAMS[name]
         if not (runs / name / RESULT).is_file():
             shutil.rmtree(runs / name, ignore_errors=True)
             flockrl("train", algorithm, env, "--steps", int(steps * scale), "--out", runs / name, "--quiet", *more)
+
+
+def train_many(runs: Path, scale: float) -> None:
+    """Seeds of two algorithms and a search, for the pictures of the page with all runs."""
     for algorithm, seeds in SEEDS.items():
         path = runs / f"spread-{algorithm}"
         if not (path / "seed_0" / RESULT).is_file():
@@ -121,8 +126,8 @@ def train(runs: Path, scale: float) -> None:
         flockrl("tune", *TUNED, "--confirm", 0, "--out", runs / "tune", "--quiet")
 
 
-def shoot(runs: Path, out: Path) -> None:
-    """Pictures of the page: all runs, and each team being watched."""
+def shoot(runs: Path, out: Path, names: list[str], overview: bool) -> None:
+    """Pictures of the page: each team being watched and, with `overview`, all runs and a search."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -134,18 +139,19 @@ def shoot(runs: Path, out: Path) -> None:
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1180, "height": 720})
-            page.goto(url)
-            page.wait_for_selector(".uplot")
-            page.get_by_label("Search runs").fill("spread")
-            page.wait_for_timeout(1500)
-            page.screenshot(path=out / "dash-runs.png")
-            page.goto(f"{url}/#/tuning")
-            page.wait_for_selector(".uplot")
-            page.wait_for_timeout(500)
-            page.screenshot(path=out / "dash-tuning.png")
+            if overview:
+                page.goto(url)
+                page.wait_for_selector(".uplot")
+                page.get_by_label("Search runs").fill("spread")
+                page.wait_for_timeout(1500)
+                page.screenshot(path=out / "dash-runs.png")
+                page.goto(f"{url}/#/tuning")
+                page.wait_for_selector(".uplot")
+                page.wait_for_timeout(500)
+                page.screenshot(path=out / "dash-tuning.png")
             with urllib.request.urlopen(f"{url}/api/runs") as answer:
                 keys = {run["title"]: run["id"] for run in json.load(answer)["runs"]}
-            for name in TEAMS:
+            for name in names:
                 watch(page, url, keys[name], out / f"watch-{name}.png")
             browser.close()
     finally:
@@ -166,16 +172,20 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--scale", type=float, default=1.0, help="of the steps that teams are trained for")
+    parser.add_argument("--only", nargs="+", choices=TEAMS, help="show these teams alone")
     parser.add_argument("--scenes", nargs="*", choices=SCENES, help="draw the environments of these suites, or all")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.scenes is not None:
         return scenes(given.scenes, given.out)
-    train(given.runs, given.scale)
-    for name in TEAMS:
+    names = given.only or list(TEAMS)
+    train(given.runs, given.scale, names)
+    for name in names:
         flockrl("eval", given.runs / name, "--episodes", 20, "--gif", given.out / f"gallery-{name}.gif")
-    shoot(given.runs, given.out)
-    return scenes([], given.out)
+    if not given.only:
+        train_many(given.runs, given.scale)
+        scenes([], given.out)
+    return shoot(given.runs, given.out, names, overview=not given.only)
 
 
 if __name__ == "__main__":
