@@ -60,7 +60,7 @@ SCENES: dict[str, dict[str, tuple[str, float]]] = {
         "pass": ("best", 0.5), "secret_room": ("best", 0.5), "push_box": ("best", 0.6), "k_step": ("best", 1.0),
     },
     "mean_field": {"ising:temperature=1.2": ("heat_bath", 0.5), "battle": ("focus", 0.3)},
-    "hierarchy": {"goal_assignment": ("hungarian", 0.4), "rooms": ("best", 0.5)},
+    "hierarchy": {"goal_assignment": ("hungarian", 0.12), "rooms": ("best", 0.3)},
     "classic": {"pendulum": ("random", 0.5), "cartpole": ("random", 0.5)},
     "probe": {"memory": ("random", 1.0), "masks": ("random", 0.5), "unlike": ("random", 1.0), "death": ("random", 0.3)},
     "traffic": {"grid": ("max_pressure", 0.5), "platoon": ("ovm", 0.2)},
