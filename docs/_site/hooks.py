@@ -20,7 +20,7 @@ COMING = (
     ("Use", "Scaling out", "scaling.md"), ("Use", "Tuning", "tuning.md"),
 )  # fmt: skip
 """Section, title and file of pages that join the navigation as soon as they are there."""
-HOMES = {"algorithms": "Algorithms", "cases": "Cases", "guides": "Use"}
+HOMES = {"algorithms": "Algorithms", "cases": "Cases", "environments": "Environments", "guides": "Use"}
 """Folder -> the section that its pages join."""
 OUTSIDE = re.compile(r"\[([^\]\[]+)\]\(((?:\.\./)+[^)\s]+)\)")
 
@@ -32,10 +32,10 @@ def on_config(config: Any) -> Any:
     for section, title, file in COMING:
         if (docs / file).is_file() and file not in named:
             sections[section].append({title: file})
-    for folder in ("algorithms", "cases", "guides"):
+    for folder, home in HOMES.items():
         for page in sorted((docs / folder).glob("*.md")):
             if f"{folder}/{page.name}" not in named:
-                sections[HOMES[folder]].append({_title(page): f"{folder}/{page.name}"})
+                sections[home].append({_title(page): f"{folder}/{page.name}"})
     for book in sorted((docs / "notebooks").glob("*.ipynb")):
         sections["Begin"].append({_title(book): f"notebooks/{book.stem}-page.md"})
     return config
