@@ -29,10 +29,7 @@ BEFORE = {
 import flockrl, numpy as np
 flockrl.export(flockrl.train("mappo", "mpe/simple_spread", out="runs/x"), "DIR")
 obs, mask = np.zeros((1, 3, 18), np.float32), None""",
-    "own-environments.md": """
-import sys; sys.path.insert(0, EXAMPLES)
-import own_gymnasium, own_pettingzoo
-sys.modules["my_package"], Room = own_pettingzoo, own_gymnasium.Room""",
+    "own-environments.md": "import sys; sys.path.insert(0, EXAMPLES + '/..')",
     "own-network.md": """
 import re, sys; from pathlib import Path
 text = Path(EXAMPLES, "../docs/guides/own-network.md").read_text()
@@ -86,7 +83,8 @@ def test_the_code_of_a_page_is_python(page):
 def test_suites_of_pages_are_suites(tmp_path):
     for page in PAGES:
         for i, block in enumerate(blocks(page, "toml")):
-            if "algorithms" in tomllib.loads(block) and "environments" in tomllib.loads(block):
+            told = tomllib.loads(block)
+            if "part" in told or {"algorithms", "environments"} <= told.keys():
                 (tmp_path / f"{i}.toml").write_text(block)
                 assert read_suite(str(tmp_path / f"{i}.toml")).cells
 
@@ -215,21 +213,6 @@ def test_commands_parse():
 ])  # fmt: skip
 def test_calls_that_are_wrong_are_found(call):
     assert Known().wrong(call.split())
-
-
-@pytest.mark.slow
-def test_start_in_five_minutes(tmp_path, cli, monkeypatch):
-    """The commands of the page, with fewer steps: a trained team, a picture, an animation, an exported model."""
-    monkeypatch.chdir(tmp_path)
-    text = (DOCS / "start.md").read_text()
-    wanted = [line.split() for line in re.findall(r"^    flockrl ([^\n]*)$", text, re.M)]
-    ran = [words for words in wanted if words[0] not in ("dash", "watch")]
-    assert [words[0] for words in ran] == ["train", "eval", "export"]
-    for words in ran:
-        status, _, err = cli(*(["3200" if word == "300_000" else word for word in words]))
-        assert status == 0, err
-    for file in ("runs/first/curve.png", "episode.gif", "model/metadata.json"):
-        assert (tmp_path / file).stat().st_size > 100
 
 
 BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
