@@ -22,6 +22,7 @@ from flockrl.evidence.suite import read_suite
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md"))
+ALL = [ROOT / "README.md", *PAGES]
 SMALL = {name: TINY[name] for name in ("envs", "eval_episodes")} | {"steps": 256}
 BEFORE = {
     "data.md": "import flockrl; flockrl.train('ippo', 'games/climbing', out='runs/x', record='runs/x.arrow')",
@@ -58,11 +59,11 @@ def blocks(page, language="python"):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-RUN = [page for page in PAGES if blocks(page) and page.name not in (*NEEDS, *ELSEWHERE)]
+RUN = [page for page in ALL if blocks(page) and page.name not in (*NEEDS, *ELSEWHERE)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(DOCS)) for page in RUN])
+@pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(ROOT)) for page in RUN])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     """All blocks of a page in one program, with fewer steps."""
     train = flockrl.train
@@ -74,7 +75,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(compile(re.sub(r"\b[12]000\b", "10", block), page.name, "exec"), program)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in ALL if blocks(page)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_is_python(page):
     for block in blocks(page):
         compile(block, page.name, "exec")
@@ -97,7 +98,7 @@ def anchors(page):
 
 def test_links_lead_somewhere():
     wrong = []
-    for page in [*PAGES, ROOT / "README.md"]:
+    for page in ALL:
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             if re.match(r"https?:|mailto:", target):
                 continue
@@ -115,7 +116,7 @@ OPEN = re.compile(r"[A-Z][A-Z_]*\b|\.\.\.|[<\[]")
 
 def commands():
     """Calls of flockrl in the documentation, as lists of words, with the page that they stand on."""
-    for page in [*PAGES, ROOT / "README.md"]:
+    for page in ALL:
         for found in CALL.finditer(page.read_text()):
             line = re.sub(r"\s+# .*$", "", re.sub(r"\s*\\\s+", " ", found[1] or found[2]), flags=re.M)
             yield page, re.sub(r"[\[\]]", " ", line).split()[1:]
@@ -202,6 +203,23 @@ def test_commands_parse():
         wrong += [f"{page.name}: flockrl {' '.join(words)}: {found}"] if found else []
     assert seen > 150
     assert not wrong, "\n".join(wrong)
+
+
+def test_scripts_and_extras_exist():
+    """Every script that a page calls is there and has the flags it is called with; every extra can be installed."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wrong, seen = [], 0
+    for page in ALL:
+        text = page.read_text()
+        for name, rest in re.findall(r"python ((?:bench|examples)/\w+\.py)([^`\n#]*)", text):
+            script = (ROOT / name).read_text() if (ROOT / name).is_file() else ""
+            wrong += [f"{page.name}: {name} {flag}" for flag in re.findall(r"--[\w-]+", rest) if flag not in script]
+            wrong += [] if script else [f"{page.name}: {name}"]
+            seen += 1
+        asked = re.findall(r"(?:\.|flockrl)\[([a-z,]+)\]'", text)
+        wrong += [f"{page.name}: {extra}" for names in asked for extra in names.split(",") if extra not in extras]
+    assert seen > 20
+    assert not wrong
 
 
 @pytest.mark.parametrize("call", [

@@ -10,7 +10,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from test_documentation import PAGES, ROOT, SMALL, blocks
+from test_documentation import ALL, ROOT, SMALL, blocks
 
 import flockrl
 
@@ -150,7 +150,7 @@ def desk(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-CALLING = [page for page in [ROOT / "README.md", *PAGES] if any(isinstance(part, Call) for part in parts(page))]
+CALLING = [page for page in ALL if any(isinstance(part, Call) for part in parts(page))]
 
 
 @pytest.mark.slow
