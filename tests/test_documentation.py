@@ -27,9 +27,8 @@ SMALL = {name: TINY[name] for name in ("envs", "eval_episodes")} | {"steps": 256
 BEFORE = {
     "data.md": "import flockrl; flockrl.train('ippo', 'games/climbing', out='runs/x', record='runs/x.arrow')",
     "export.md": """
-import flockrl, numpy as np
-flockrl.export(flockrl.train("mappo", "mpe/simple_spread", out="runs/x"), "DIR")
-obs, mask = np.zeros((1, 3, 18), np.float32), None""",
+import flockrl
+flockrl.export(flockrl.train("mappo", "mpe/simple_spread", out="runs/first"), "model")""",
     "own-environments.md": "import sys; sys.path.insert(0, EXAMPLES + '/..')",
     "own-network.md": """
 import re, sys; from pathlib import Path
@@ -39,18 +38,13 @@ Path("mynet.py").write_text(re.search(r"```python\\n(.*?)```", text, re.S)[1]); 
 import flockrl
 for name in ("vdn", "qmix"):
     flockrl.train(name, "games/two_step", out=f"runs/two_step/cells/{name}-games-two_step/seed_0")""",
-    "python.md": """
-import flockrl, numpy as np
-obs = np.zeros((3, 18), np.float32)
-flockrl.train("ippo", "mpe/simple_tag", out="runs/a")
-flockrl.train("mmd", "games/kuhn", out="runs/kuhn")""",
     "sides.md": """
 import flockrl
 flockrl.train("iddpg", "mpe/simple_tag:continuous_actions=true", out="runs/prey")""",
 }
 """Page -> what its reader has: code that runs before the page's own."""
-NEEDS = {"relay.md": "is a part of a game that goes on for ever; tests/test_examples.py runs one"}
-"""Pages whose blocks are parts of a program that is not there."""
+PART = "while playing:"
+"""What stands in blocks that are parts of a game which goes on for ever; tests/test_examples.py runs such games."""
 ELSEWHERE = ("recipes.md", "coming-from.md")
 """Pages with a test of their own."""
 
@@ -59,7 +53,12 @@ def blocks(page, language="python"):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-RUN = [page for page in ALL if blocks(page) and page.name not in (*NEEDS, *ELSEWHERE)]
+def complete(page):
+    """The Python blocks that are not parts of a program that is not there."""
+    return [block for block in blocks(page) if PART not in block]
+
+
+RUN = [page for page in ALL if complete(page) and page.name not in ELSEWHERE]
 
 
 @pytest.mark.slow
@@ -71,7 +70,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(flockrl, "train", lambda *names, **settings: train(*names, **{**settings, **SMALL}))
     program = {"EXAMPLES": str(ROOT / "examples")}
     exec(BEFORE.get(page.name, ""), program)
-    for block in blocks(page):
+    for block in complete(page):
         exec(compile(re.sub(r"\b[12]000\b", "10", block), page.name, "exec"), program)
 
 
@@ -79,6 +78,17 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_the_code_of_a_page_is_python(page):
     for block in blocks(page):
         compile(block, page.name, "exec")
+
+
+def test_names_are_defined_where_a_reader_pastes_them(tmp_path):
+    """Blocks of a page follow each other; on the pages of recipes each stands alone."""
+    for page in ALL:
+        alone = page.name in ELSEWHERE
+        for i, text in enumerate(complete(page) if alone else ["\n".join(complete(page))]):
+            (tmp_path / f"{page.stem}_{i}.py").write_text(text)
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise"]
+    done = subprocess.run([*words, "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_suites_of_pages_are_suites(tmp_path):
