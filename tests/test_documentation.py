@@ -22,17 +22,14 @@ from flockrl.evidence.suite import read_suite
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md"))
+ALL = [ROOT / "README.md", *PAGES]
 SMALL = {name: TINY[name] for name in ("envs", "eval_episodes")} | {"steps": 256}
 BEFORE = {
     "data.md": "import flockrl; flockrl.train('ippo', 'games/climbing', out='runs/x', record='runs/x.arrow')",
     "export.md": """
-import flockrl, numpy as np
-flockrl.export(flockrl.train("mappo", "mpe/simple_spread", out="runs/x"), "DIR")
-obs, mask = np.zeros((1, 3, 18), np.float32), None""",
-    "own-environments.md": """
-import sys; sys.path.insert(0, EXAMPLES)
-import own_gymnasium, own_pettingzoo
-sys.modules["my_package"], Room = own_pettingzoo, own_gymnasium.Room""",
+import flockrl
+flockrl.export(flockrl.train("mappo", "mpe/simple_spread", out="runs/first"), "model")""",
+    "own-environments.md": "import sys; sys.path.insert(0, EXAMPLES + '/..')",
     "own-network.md": """
 import re, sys; from pathlib import Path
 text = Path(EXAMPLES, "../docs/guides/own-network.md").read_text()
@@ -41,18 +38,13 @@ Path("mynet.py").write_text(re.search(r"```python\\n(.*?)```", text, re.S)[1]); 
 import flockrl
 for name in ("vdn", "qmix"):
     flockrl.train(name, "games/two_step", out=f"runs/two_step/cells/{name}-games-two_step/seed_0")""",
-    "python.md": """
-import flockrl, numpy as np
-obs = np.zeros((3, 18), np.float32)
-flockrl.train("ippo", "mpe/simple_tag", out="runs/a")
-flockrl.train("mmd", "games/kuhn", out="runs/kuhn")""",
     "sides.md": """
 import flockrl
 flockrl.train("iddpg", "mpe/simple_tag:continuous_actions=true", out="runs/prey")""",
 }
 """Page -> what its reader has: code that runs before the page's own."""
-NEEDS = {"relay.md": "is a part of a game that goes on for ever; tests/test_examples.py runs one"}
-"""Pages whose blocks are parts of a program that is not there."""
+PART = "while playing:"
+"""What stands in blocks that are parts of a game which goes on for ever; tests/test_examples.py runs such games."""
 ELSEWHERE = ("recipes.md", "coming-from.md")
 """Pages with a test of their own."""
 
@@ -61,11 +53,16 @@ def blocks(page, language="python"):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-RUN = [page for page in PAGES if blocks(page) and page.name not in (*NEEDS, *ELSEWHERE)]
+def complete(page):
+    """The Python blocks that are not parts of a program that is not there."""
+    return [block for block in blocks(page) if PART not in block]
+
+
+RUN = [page for page in ALL if complete(page) and page.name not in ELSEWHERE]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(DOCS)) for page in RUN])
+@pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(ROOT)) for page in RUN])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     """All blocks of a page in one program, with fewer steps."""
     train = flockrl.train
@@ -73,20 +70,32 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(flockrl, "train", lambda *names, **settings: train(*names, **{**settings, **SMALL}))
     program = {"EXAMPLES": str(ROOT / "examples")}
     exec(BEFORE.get(page.name, ""), program)
-    for block in blocks(page):
+    for block in complete(page):
         exec(compile(re.sub(r"\b[12]000\b", "10", block), page.name, "exec"), program)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in ALL if blocks(page)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_is_python(page):
     for block in blocks(page):
         compile(block, page.name, "exec")
 
 
+def test_names_are_defined_where_a_reader_pastes_them(tmp_path):
+    """Blocks of a page follow each other; on the pages of recipes each stands alone."""
+    for page in ALL:
+        alone = page.name in ELSEWHERE
+        for i, text in enumerate(complete(page) if alone else ["\n".join(complete(page))]):
+            (tmp_path / f"{page.stem}_{i}.py").write_text(text)
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise"]
+    done = subprocess.run([*words, "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_suites_of_pages_are_suites(tmp_path):
     for page in PAGES:
         for i, block in enumerate(blocks(page, "toml")):
-            if "algorithms" in tomllib.loads(block) and "environments" in tomllib.loads(block):
+            told = tomllib.loads(block)
+            if "part" in told or {"algorithms", "environments"} <= told.keys():
                 (tmp_path / f"{i}.toml").write_text(block)
                 assert read_suite(str(tmp_path / f"{i}.toml")).cells
 
@@ -99,7 +108,7 @@ def anchors(page):
 
 def test_links_lead_somewhere():
     wrong = []
-    for page in [*PAGES, ROOT / "README.md"]:
+    for page in ALL:
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
             if re.match(r"https?:|mailto:", target):
                 continue
@@ -117,7 +126,7 @@ OPEN = re.compile(r"[A-Z][A-Z_]*\b|\.\.\.|[<\[]")
 
 def commands():
     """Calls of flockrl in the documentation, as lists of words, with the page that they stand on."""
-    for page in [*PAGES, ROOT / "README.md"]:
+    for page in ALL:
         for found in CALL.finditer(page.read_text()):
             line = re.sub(r"\s+# .*$", "", re.sub(r"\s*\\\s+", " ", found[1] or found[2]), flags=re.M)
             yield page, re.sub(r"[\[\]]", " ", line).split()[1:]
@@ -206,6 +215,23 @@ def test_commands_parse():
     assert not wrong, "\n".join(wrong)
 
 
+def test_scripts_and_extras_exist():
+    """Every script that a page calls is there and has the flags it is called with; every extra can be installed."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wrong, seen = [], 0
+    for page in ALL:
+        text = page.read_text()
+        for name, rest in re.findall(r"python ((?:bench|examples)/\w+\.py)([^`\n#]*)", text):
+            script = (ROOT / name).read_text() if (ROOT / name).is_file() else ""
+            wrong += [f"{page.name}: {name} {flag}" for flag in re.findall(r"--[\w-]+", rest) if flag not in script]
+            wrong += [] if script else [f"{page.name}: {name}"]
+            seen += 1
+        asked = re.findall(r"(?:\.|flockrl)\[([a-z,]+)\]'", text)
+        wrong += [f"{page.name}: {extra}" for names in asked for extra in names.split(",") if extra not in extras]
+    assert seen > 20
+    assert not wrong
+
+
 @pytest.mark.parametrize("call", [
     "trian mappo", "train mapo mpe/simple_spread", "train mappo mpe/simple_spred", "train mappo mpe/simple_spread:n=3",
     "train mappo mpe/simple_spread --lrr 1", "train mappo mpe/simple_spread --mixer sum", "eval RUN --episode 3",
@@ -215,21 +241,6 @@ def test_commands_parse():
 ])  # fmt: skip
 def test_calls_that_are_wrong_are_found(call):
     assert Known().wrong(call.split())
-
-
-@pytest.mark.slow
-def test_start_in_five_minutes(tmp_path, cli, monkeypatch):
-    """The commands of the page, with fewer steps: a trained team, a picture, an animation, an exported model."""
-    monkeypatch.chdir(tmp_path)
-    text = (DOCS / "start.md").read_text()
-    wanted = [line.split() for line in re.findall(r"^    flockrl ([^\n]*)$", text, re.M)]
-    ran = [words for words in wanted if words[0] not in ("dash", "watch")]
-    assert [words[0] for words in ran] == ["train", "eval", "export"]
-    for words in ran:
-        status, _, err = cli(*(["3200" if word == "300_000" else word for word in words]))
-        assert status == 0, err
-    for file in ("runs/first/curve.png", "episode.gif", "model/metadata.json"):
-        assert (tmp_path / file).stat().st_size > 100
 
 
 BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))

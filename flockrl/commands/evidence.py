@@ -126,7 +126,7 @@ class ReportFlags:
     """What `flockrl report` takes."""
 
     runs: Annotated[tuple[Path, ...], Positional, tyro.conf.arg(metavar="RUNS")]
-    """Runs, directories of seeds, or benchmarks: every finished run at or below them."""
+    """Runs, directories of seeds, or benchmarks: every finished run at or below them. Or the data of a server."""
     out: Path = Path("report.html")
     """The page to write."""
     title: str = ""

@@ -28,13 +28,13 @@ class Talked(NamedTuple):
 def talked(found: Sequence[Line], notes: list[str]) -> list[Talked]:
     """Play the teams that talk, as they are and silenced. What cannot be played gets a note."""
     from flockrl.training.channels import SILENCE, talks
-    from flockrl.training.run import Run
+    from flockrl.training.learned import open_run
 
     results = []
     for line in found:
         ranked = sorted(line.records, key=lambda record: record.final)
         try:
-            run = Run(ranked[(len(ranked) - 1) // 2].path)
+            run = open_run(ranked[(len(ranked) - 1) // 2].path)
             if not talks(run.config):
                 continue
             heard, silenced = (run.evaluate(EPISODES, channel=channel).mean for channel in (None, SILENCE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CONFIG, RESULT, per_side, read_json, read_metrics
-from flockrl.evaluation.metrics import converged_at, stability
+from flockrl.core.rundir import CONFIG, RESULT, TRAINER, finite, per_side, read_json, read_metrics, trainer_at
+from flockrl.evaluation.metrics import converged_at, stability, team_metrics
+from flockrl.training import figures
 from flockrl.training.config import NOT_SETTINGS
+from flockrl.training.setup import saved_trainer
 
 TEAM = (
     "eval_efficiency", "eval_welfare", "eval_welfare_min", "eval_welfare_nash", "eval_proportional_fairness",
@@ -23,6 +26,7 @@ TEAM = (
 
 CELLS, SUITE = "cells", "suite.json"
 """Where a benchmark has its runs, and what it says about them."""
+SERVED = "its returns are theirs, exploring, mean over the episodes since the log point before"
 FIGURES = ("steps", "seconds", "steps_per_second")
 """Numbers that the result of every run has."""
 
@@ -30,7 +34,7 @@ FIGURES = ("steps", "seconds", "steps_per_second")
 @dataclass(frozen=True)
 class Record:
     """A finished run. `label` is what its suite calls it, or its algorithm with the settings that differ among runs of
-    that algorithm."""
+    that algorithm. `served`: it is what a server learned, and `evals` tell what its actors earned."""
 
     path: Path
     label: str
@@ -41,6 +45,7 @@ class Record:
     versions: dict[str, str] = field(repr=False)
     evals: list[dict[str, Any]] = field(repr=False)
     result: dict[str, Any] = field(repr=False)
+    served: bool = False
 
     @property
     def steps(self) -> np.ndarray:
@@ -70,11 +75,14 @@ class Record:
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Every run at or below the given directories."""
+    """Every run at or below the given directories, and the trainers that stand in them."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise UsageError(f"There is no run at {path}.")
+        if home := trainer_at(path):
+            found[home] = None
+            continue
         below = [path / CONFIG] if (path / CONFIG).is_file() else sorted(path.rglob(CONFIG), key=_order)
         if not below:
             raise UsageError(f"{path} holds no runs: there is no {CONFIG} in it or below it.")
@@ -85,8 +93,8 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
 def collect(paths: Iterable[str | Path]) -> tuple[list[Record], list[Path]]:
     """The finished runs at or below `paths`, and the directories of unfinished ones."""
     found = find(paths)
-    unfinished = [path for path in found if not (path / RESULT).is_file()]
-    records = [_read(path) for path in found if (path / RESULT).is_file()]
+    unfinished = [path for path in found if not (path / RESULT).is_file() and trainer_at(path) is None]
+    records = [_read(path) if trainer_at(path) is None else _served(path) for path in found if path not in unfinished]
     if not records:
         raise UsageError(f"No finished run: continue one with `flockrl resume {unfinished[0]}`.")
     return _named(records), unfinished
@@ -115,6 +123,34 @@ def _read(path: Path) -> Record:
     if not evals:
         raise UsageError(f"{path} has no evaluation in its metrics.")
     return Record(path, _title(path) or name, name, env, seed, {**plain, **own}, versions, evals, result)
+
+
+def _served(path: Path) -> Record:
+    """What the trainer at `path` learned: a server evaluates nothing, so that the returns of the episodes that it was
+    sent, played by exploring policies, stand in the place of evaluations."""
+    saved = read_json(path / TRAINER)
+    given = saved_trainer(saved)
+    spec, name = given["spec"], given["algorithm"]
+    sides = figures.parties(spec, given["hyperparams"])
+    evals = []
+    for row in read_metrics(path):
+        each = row.get("return_per_agent")
+        if isinstance(each, list) and len(each) == spec.num_agents and all(map(finite, (row.get("return"), *each))):
+            told = {
+                "eval_return": row["return"],
+                "eval_return_per_agent": each,
+                "eval_episodes": row.get("episodes", 0),
+            }
+            team = team_metrics(each, spec.groups)
+            evals.append({**row, **told, **team, **figures.per_side(sides, "eval_return", each)})
+    if not evals:
+        raise UsageError(f"{path} was sent no whole episode yet: there is nothing to report.")
+    where = path.resolve()
+    home = where.parent.name if where.name == "trainer" else where.name
+    own = saved.get("config") if "sides" not in saved else None
+    settings = {"envs": saved["envs"], "steps": saved["steps"], **(own if isinstance(own, dict) else {})}
+    result = {"steps": evals[-1]["step"], "seconds": math.nan, "steps_per_second": math.nan}
+    return Record(path, f"{name} ({home})", name, spec.name, saved["seed"], settings, {}, evals, result, served=True)
 
 
 def _title(path: Path) -> str:
@@ -166,12 +202,17 @@ def _short(value: Any) -> str:
 
 def protocol(records: Sequence[Record]) -> str:
     """How the scores were obtained, for the note below every table."""
-    episodes = span({record.evals[-1]["eval_episodes"] for record in records})
-    steps = span({record.result["steps"] for record in records})
-    return (
-        f"Return: undiscounted episode return, mean over agents. Score of a seed: mean of {episodes} greedy episodes "
-        f"after its last update ({steps} environment steps), with random keys that training does not use."
-    )
+    text = "Return: undiscounted episode return, mean over agents."
+    if trained := [record for record in records if not record.served]:
+        episodes = span({record.evals[-1]["eval_episodes"] for record in trained})
+        steps = span({record.result["steps"] for record in trained})
+        text += (
+            f" Score of a seed: mean of {episodes} greedy episodes after its last update ({steps} environment steps), "
+            "with random keys that training does not use."
+        )
+    for record in records:
+        text += f" {record.label} learned from what actors sent: {SERVED}." if record.served else ""
+    return text
 
 
 def span(values: set[int]) -> str:

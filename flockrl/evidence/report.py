@@ -100,7 +100,7 @@ def _question(runs: Sequence[str | Path]) -> str:
 
 def _films(found: Sequence[Line], notes: list[str]) -> dict[tuple[str, str], bytes]:
     """For every line, the best, median and worst episode of its median seed. What cannot be rendered gets a note."""
-    from flockrl.training.run import Run
+    from flockrl.training.learned import open_run
     from flockrl.view.animation import compare, write_gif
 
     films = {}
@@ -108,7 +108,7 @@ def _films(found: Sequence[Line], notes: list[str]) -> dict[tuple[str, str], byt
         ranked = sorted(line.records, key=lambda record: record.final)
         chosen = ranked[(len(ranked) - 1) // 2]
         try:
-            pictures = compare(Run(chosen.path), size=SIZE)
+            pictures = compare(open_run(chosen.path), size=SIZE)
         except UsageError as error:
             notes.append(f"No animation of {line.label} on {line.env}: {error}")
             continue

@@ -70,7 +70,7 @@ def scores(found: Sequence[Line]) -> str:
         cells = [
             escape(line.label), str(line.seeds), line.steps, _interval(figures["iqm"]), _interval(figures["mean"]),
             _interval(figures["median"]), "–" if at is None else f"{at:,.0f}", f"{line.stability:.2f}",
-            f"{line.steps_per_second:,.0f}",
+            f"{line.steps_per_second:,.0f}" if finite(line.steps_per_second) else "–",
         ]  # fmt: skip
         body.append(_row(cells, "best" if i in best else ""))
     records = [record for line in found for record in line.records]
@@ -91,7 +91,11 @@ def curves(found: Sequence[Line], styles: Styles) -> str:
         if series:
             plot = svg.chart(f"Learning curves on {env}", series, "environment steps", "return, mean over agents")
             figures.append(f"<figure><h3>{escape(env)}</h3>{plot}</figure>")
-    note = "Greedy evaluation return, interquartile mean over seeds; bands: pointwise 95% bootstrap intervals."
+    served = any(record.served for line in found for record in line.records)
+    note = (
+        f"Greedy evaluation return{' (of a server: what its actors earned)' * served}, interquartile mean over seeds; "
+        "bands: pointwise 95% bootstrap intervals."
+    )
     return f'{_legend(styles)}<div class="grid2">{"".join(figures)}</div><p class="note">{note}</p>'
 
 

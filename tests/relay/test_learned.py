@@ -50,6 +50,33 @@ def test_a_server_is_evaluated_and_exported(tmp_path, capsys):
     assert "flockrl serve --data" in capsys.readouterr().err
 
 
+def test_a_server_is_reported(tmp_path, capsys):
+    page, home = tmp_path / "report.html", tmp_path / "home"
+    spec = flockrl.EnvSpec("meadow", ("ann", "bob"), (flockrl.Box((1,)),) * 2, (flockrl.Discrete(3),) * 2, 25)
+    trainer = saved(home, spec)
+    for earned in (2.0, 3.0):
+        for _ in range(4):
+            episode = trainer.episode()
+            for step in range(5):
+                episode.act(np.full((2, 1), step))
+                episode.reward([earned, earned + 1])
+            trainer.receive_trajectory(episode.end())
+        trainer.log_epoch()
+    assert main(["report", str(home), "--out", str(page), "--no-animations"]) == 0
+    text = page.read_text()
+    assert "ippo (home)" in text
+    assert "17.50" in text  # the newest log point: five steps of 3 for ann and of 4 for bob
+    assert "exploring" in text  # what the figures are
+    assert "greedy episodes after" not in text
+    assert "nan" not in text
+    assert text.count("<polyline") + text.count("<path") > 0  # a curve of three points
+    assert main(["report", str(home), "--out", str(page)]) == 0
+    assert "No animation of ippo (home)" in capsys.readouterr().out  # there is no meadow to play in
+    (home / "trainer" / "metrics.jsonl").unlink()
+    assert main(["report", str(home), "--out", str(page)]) == 2
+    assert "no whole episode yet" in capsys.readouterr().err
+
+
 def test_a_spec_of_ones_own_needs_an_environment_to_play(tmp_path, capsys):
     spec = flockrl.EnvSpec("meadow", ("agent_0", "agent_1"), (flockrl.Box((1,)),) * 2, (flockrl.Discrete(3),) * 2, 25)
     saved(tmp_path, spec)
