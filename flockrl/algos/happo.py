@@ -21,8 +21,8 @@ import jax.numpy as jnp
 
 from flockrl.algos.family import Family
 from flockrl.algos.opponents import models_opponents
-from flockrl.algos.parts import as_number, as_team, mean
-from flockrl.algos.ppo import _PPO, Batch, PPOConfig
+from flockrl.algos.parts import as_team, mean
+from flockrl.algos.ppo import _PPO, Batch, Pace, PPOConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, take
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
@@ -96,11 +96,11 @@ class HAPPO(_PPO):
     # In turn
 
     def _epochs(
-        self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array, loss: Any = None
+        self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array, loss: Any = None
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """All agents one after the other, then the critic. Minibatches are the same for all of them."""
         count = len(self.groups)
-        branches = [self._turn(g, batch, lr, key) for g in range(count)]
+        branches = [self._turn(g, batch, pace, key) for g in range(count)]
 
         def turn(carry: Any, g: Array) -> tuple[Any, dict[str, Array]]:
             return jax.lax.switch(g, branches, carry)
@@ -112,18 +112,18 @@ class HAPPO(_PPO):
         (actor, actor_state, factor), metrics = jax.lax.scan(turn, carry, order)
         metrics = jax.tree.map(jnp.mean, metrics)
         own, own_state, more = super()._epochs(
-            {"critic": params["critic"]}, {"critic": optimiser["critic"]}, batch, lr, key, self._critic_loss
+            {"critic": params["critic"]}, {"critic": optimiser["critic"]}, batch, pace, key, self._critic_loss
         )
         told = {**more, **metrics, "factor": factor.mean(), "factor_std": factor.std()}
         return {"actor": actor, **own}, {"actor": actor_state, **own_state}, told
 
-    def _turn(self, g: int, batch: Batch, lr: Array, key: Array) -> Any:
+    def _turn(self, g: int, batch: Batch, pace: Pace, key: Array) -> Any:
         """The turn of one group: (actors, their optimisers, factor [T, B]) -> the same after it, and metrics."""
 
         def turn(carry: tuple[Any, Any, Array]) -> tuple[tuple[Any, Any, Array], dict[str, Array]]:
             actors, states, factor = carry
             before = self._logp(g, actors[g], batch)
-            net, state, metrics = self._learn(g, actors[g], states[g], batch, factor, lr, key)
+            net, state, metrics = self._learn(g, actors[g], states[g], batch, factor, pace, key)
             change = self._logp(g, net, batch) - before
             if batch.weight is not None:
                 change = change * take(batch.weight, self.groups[g], 2)
@@ -139,15 +139,15 @@ class HAPPO(_PPO):
         return self._chosen(group, self.heads[g], out, batch.action, batch.seen.avail)[0].reshape(shape)
 
     def _learn(
-        self, g: int, params: PyTree, state: PyTree, batch: Batch, factor: Array, lr: Array, key: Array
+        self, g: int, params: PyTree, state: PyTree, batch: Batch, factor: Array, pace: Pace, key: Array
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """One group's network and optimiser after its turn: PPO's epochs, with advantages times the factor."""
         loss = partial(self._group_loss, g)
         net, opt, held = {"actor": (params,)}, {"actor": (state,)}, batch._replace(factor=factor)
-        nets, states, metrics = super()._epochs(net, opt, held, lr, key, loss)
+        nets, states, metrics = super()._epochs(net, opt, held, pace, key, loss)
         return nets["actor"][0], states["actor"][0], metrics
 
-    def _group_loss(self, g: int, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def _group_loss(self, g: int, params: PyTree, batch: Batch, bonus_weight: Array) -> tuple[Array, dict[str, Array]]:
         """The clipped surrogate of one group, times the factor."""
         batch, first = self._in_time(batch)
         assert batch.factor is not None
@@ -165,9 +165,9 @@ class HAPPO(_PPO):
             "approx_kl": mean(jnp.exp(log_ratio) - 1 - log_ratio, weight),
             "clip_fraction": mean(clipped, weight),
         }
-        return policy_loss - as_number(self.config.entropy) * bonus, metrics
+        return policy_loss - bonus_weight * bonus, metrics
 
-    def _critic_loss(self, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def _critic_loss(self, params: PyTree, batch: Batch, _: Array) -> tuple[Array, dict[str, Array]]:
         batch, first = self._in_time(batch)
         values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
         value, target, old = (x[..., 0].reshape(-1) for x in (values, batch.target, batch.value))

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from flockrl.algos.family import Family
 from flockrl.algos.happo import HAPPO, HAPPOConfig
 from flockrl.algos.parts import mean, require
-from flockrl.algos.ppo import Batch
+from flockrl.algos.ppo import Batch, Pace
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
@@ -73,7 +73,7 @@ class HATRPO(HAPPO):
     """HAPPO whose agents take one trust-region step on the whole rollout when it is their turn."""
 
     def _learn(
-        self, g: int, params: PyTree, state: PyTree, batch: Batch, factor: Array, lr: Array, key: Array
+        self, g: int, params: PyTree, state: PyTree, batch: Batch, factor: Array, pace: Pace, key: Array
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         flat, unravel = ravel_pytree(params)
         group, head, avail = self.groups[g], self.heads[g], batch.seen.avail

@@ -43,7 +43,7 @@ class PolicyConfig(PracticeConfig, CommConfig, BonusConfig):
     lr: float = 2e-3
     """Adam's learning rate."""
     lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero over the run, if at all."""
+    """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
     max_grad_norm: float | None = 0.5
     """Gradients of each network are scaled down to this norm; None for never."""
     normalize_obs: bool = False
@@ -72,6 +72,9 @@ class OnPolicyConfig(PolicyConfig, CreditConfig):
     that are won or lost."""
     entropy: float = 0.01
     """Weight of the entropy bonus."""
+    entropy_schedule: Schedule = "constant"
+    """How that weight falls over the run, if at all: to zero, or, where exponential, to a hundredth. A large weight
+    that falls (1, exponential) keeps a team from settling before its members know what to expect of each other."""
     normalize_advantage: bool = True
     """Scale advantages to mean 0 and deviation 1 within each group of agents."""
     advantage_floor: float = 0.05
@@ -84,3 +87,5 @@ class OnPolicyConfig(PolicyConfig, CreditConfig):
         super().__post_init__()
         gamma = self.gamma is None or 0 <= self.gamma <= 1
         require(self, gamma=gamma, entropy=self.entropy >= 0, advantage_floor=self.advantage_floor >= 0)
+        if self.entropy == 0 and self.entropy_schedule != "constant":
+            raise UsageError("entropy_schedule lets the weight of the entropy bonus fall, and it is 0: set --entropy.")

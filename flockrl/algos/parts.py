@@ -14,7 +14,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in
 from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
 
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "exponential"]
 
 
 def require(config: Any, **checks: bool) -> None:
@@ -77,9 +77,15 @@ def var(x: Array, weight: Array | None) -> Array:
 
 
 def lr_factor(schedule: Schedule, progress: Array) -> Array:
-    """The learning-rate schedule: a factor after this part of the run, from 1 to 0 unless it is constant."""
+    """A schedule, of the learning rate or of a weight: a factor after this part of the run, from 1 to 0 unless it is
+    constant; exponential, where every step takes the same part away, from 1 to a hundredth."""
     progress = jnp.minimum(progress, 1.0)
-    factors = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress))}
+    factors = {
+        "constant": 1.0,
+        "linear": 1 - progress,
+        "cosine": 0.5 * (1 + jnp.cos(jnp.pi * progress)),
+        "exponential": 0.01**progress,
+    }
     return jnp.asarray(factors[schedule], jnp.float32)
 
 

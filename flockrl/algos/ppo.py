@@ -23,7 +23,7 @@ from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
 from flockrl.algos.opponents import models_opponents, others_moves, prediction
-from flockrl.algos.parts import as_number, descend, mean, require
+from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
@@ -109,6 +109,13 @@ class Batch(NamedTuple):
     critic_memory: PyTree
 
 
+class Pace(NamedTuple):
+    """How large an update's steps are: the learning rate, and the weight of the entropy bonus."""
+
+    lr: Array
+    entropy: Array
+
+
 def make(spec: EnvSpec, config: PPOConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for `envs` parallel environments and a run of `updates` updates."""
     return _PPO(spec, config, envs, updates).algorithm()
@@ -175,11 +182,13 @@ class _PPO(OnPolicy):
             trajectory.extras["logp"], normal, (returns - offset) / std,
             (value - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
         )  # fmt: skip
-        lr = self._lr(state)
+        pace = Pace(self._lr(state), self._entropy(state))
         params = {**state.params, **critics}
-        params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
+        params, optimiser, metrics = self._epochs(params, state.optimiser, batch, pace, key)
         metrics["explained_variance"] = self._explained(returns, value, known)
-        metrics |= {"lr": lr, **shares}
+        metrics |= {"lr": pace.lr, **shares}
+        if self.config.entropy_schedule != "constant":
+            metrics["entropy_weight"] = pace.entropy
         state = self._moved(state, trajectory, weight, estimates.memories)
         state = state._replace(params=params, optimiser=optimiser, value_moments=stats, paid=paid, magnet=magnet)
         return state, metrics
@@ -205,11 +214,11 @@ class _PPO(OnPolicy):
         return counterfactual(values, pi, action, returns if self.config.counterfactual == "return" else None)
 
     def _epochs(
-        self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array, loss: Any = None
+        self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array, loss: Any = None
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Several passes over the batch, environments shuffled into minibatches anew for each.
 
-        loss: (params, minibatch) -> (loss, metrics), by default that of all networks.
+        loss: (params, minibatch, weight of the entropy bonus) -> (loss, metrics), by default that of all networks.
         """
         parts, envs = self.config.minibatches, self.envs
         arrays, memories = batch[:-2], batch[-2:]
@@ -218,10 +227,12 @@ class _PPO(OnPolicy):
 
         def minibatch(carry: tuple[PyTree, PyTree], part: Batch) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             params, optimiser = carry
-            (_, metrics), grads = gradient(params, part)
+            (_, metrics), grads = gradient(params, part, pace.entropy)
             if "actor" in grads:
                 metrics["grad_norm"] = optax.tree.norm(grads["actor"])
-            both = {name: descend(self.optimiser, params[name], optimiser[name], grads[name], lr) for name in params}
+            both = {
+                name: descend(self.optimiser, params[name], optimiser[name], grads[name], pace.lr) for name in params
+            }
             after = tuple({name: pair[i] for name, pair in both.items()} for i in (0, 1))
             return (after[0], after[1]), metrics
 
@@ -248,7 +259,7 @@ class _PPO(OnPolicy):
         metrics = jax.tree.map(lambda m: (m * ran).sum() / ran.sum(), metrics)
         return *carry, {**metrics, "epochs": ran.sum().astype(jnp.float32)}
 
-    def _loss(self, params: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def _loss(self, params: PyTree, batch: Batch, bonus_weight: Array) -> tuple[Array, dict[str, Array]]:
         """The clipped surrogate and the value error of one minibatch, each group's mean added up."""
         batch, first = self._in_time(batch)
         outs, foreseen = self._outputs(params["actor"], batch, first)
@@ -256,7 +267,7 @@ class _PPO(OnPolicy):
         chosen = None
         if self.choice_critic is not None:
             chosen = self.choice_critic.chosen(params["choice"], batch.seen, batch.action)
-        total, bonus_weight = jnp.float32(0), as_number(self.config.entropy)
+        total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
         for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
             logp, entropy = self._chosen(group, head, out, batch.action, batch.seen.avail)

@@ -115,13 +115,15 @@ class Reinforce(OnPolicy):
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
         seen = self._seen(state, trajectory.observation)
         lesson, metrics = self._compare(state, trajectory, seen) if self.critics else self._sum(state, trajectory)
-        gradient = jax.grad(self._loss, has_aux=True)
-        grads, losses = gradient(lesson.params, state.critic_memory, trajectory, seen, lesson)
+        gradient, bonus = jax.grad(self._loss, has_aux=True), self._entropy(state)
+        grads, losses = gradient(lesson.params, state.critic_memory, trajectory, seen, lesson, bonus)
         lr = self._lr(state)
         params, optimiser = {}, {}
         for name, nets in lesson.params.items():
             params[name], optimiser[name] = descend(self.optimiser, nets, state.optimiser[name], grads[name], lr)
         metrics = {**metrics, **losses, "grad_norm": optax.tree.norm(grads["actor"]), "lr": lr}
+        if self.config.entropy_schedule != "constant":
+            metrics["entropy_weight"] = bonus
         state = self._moved(state, trajectory, lesson.weight, lesson.memories)
         return state._replace(
             params=params, optimiser=optimiser, value_moments=lesson.value_moments, paid=lesson.paid
@@ -160,11 +162,11 @@ class Reinforce(OnPolicy):
         return Lesson(advantage, weight, None, None, state.params, (), paid, ()), metrics
 
     def _loss(
-        self, params: PyTree, memory: PyTree, trajectory: Trajectory, seen: Observation, lesson: Lesson
+        self, params: PyTree, memory: PyTree, trajectory: Trajectory, seen: Observation, lesson: Lesson, bonus: Array
     ) -> tuple[Array, dict[str, Array]]:
         """-log pi times the advantage, the entropy bonus and the baseline's error, each group's mean added up.
 
-        memory: the baseline's before the rollout.
+        memory: the baseline's before the rollout; bonus: the weight of the entropy bonus.
         """
         first = trajectory.first if self.recurrent else None
         outs, _ = self.actor(params["actor"], seen, trajectory.memory, first)
@@ -179,7 +181,7 @@ class Reinforce(OnPolicy):
             advantage = take(lesson.advantage, group, 2).reshape(-1)
             weight = None if lesson.weight is None else take(lesson.weight, group, 2).reshape(-1)
             row = {"policy_loss": -mean(logp * advantage, weight), "entropy": mean(entropy, weight)}
-            total = total + row["policy_loss"] - self.config.entropy * row["entropy"]
+            total = total + row["policy_loss"] - bonus * row["entropy"]
             if error is not None:
                 known = None if lesson.known is None else take(lesson.known, group, 2).reshape(-1)
                 row["value_loss"] = mean(take(error, group, 2).reshape(-1), known)

@@ -85,7 +85,7 @@ class ReplayConfig(PracticeConfig, CommConfig, CreditConfig, BonusConfig):
     lr: float = 1e-3
     """Adam's learning rate."""
     lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero over the run, if at all."""
+    """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
     max_grad_norm: float | None = 0.5
     """Gradients of each network are scaled down to this norm; None for never."""
 

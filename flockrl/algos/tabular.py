@@ -49,7 +49,7 @@ class TabularConfig(BonusConfig):
     lr: float = 0.1
     """Learning rate: how far a value moves towards its target, above 0 and at most 1."""
     lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero over the run, if at all."""
+    """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
     gamma: float | None = None
     """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100, and 1 in games
     that are won or lost."""

@@ -14,6 +14,7 @@ SYNONYMS = {
     "td_lambda": "lambda lambda_",
     "clip": "clip_range clip_param clip_coef clip_eps",
     "entropy": "ent_coef entropy_coef entropy_coeff entropy_cost",
+    "entropy_schedule": "anneal_entropy entropy_decay ent_coef_schedule",
     "max_grad_norm": "grad_clip gradient_clip clip_grad_norm",
     "steps": "timesteps total_timesteps num_timesteps total_steps max_steps num_env_steps",
     "envs": "num_envs n_envs nenvs parallel_envs num_env_runners n_rollout_threads",

@@ -92,8 +92,9 @@ def _schedules(config: Any) -> list[str]:
         tiers = [f"{name}.{word}" for name in config.tiers for word in _schedules(config.tier(name))]
         return [*tiers, "roles_after"] if config.goal == ROLE else tiers
     found = []
-    if getattr(config, "lr_schedule", "constant") != "constant":
-        found.append(f"lr_schedule ({config.lr_schedule})")
+    for name in ("lr_schedule", "entropy_schedule"):
+        if getattr(config, name, "constant") != "constant":
+            found.append(f"{name} ({getattr(config, name)})")
     if getattr(config, "self_play", "none") != "none" and config.pool_every is None:
         found.append("pool_every")
     if hasattr(config, "explore_part"):

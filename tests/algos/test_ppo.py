@@ -157,7 +157,7 @@ def test_loss_and_gradient_match_numpy(critic, share, deaths):
     moved = jax.tree.map(lambda p: p + 0.3 * rng.normal(size=p.shape).astype(np.float32), state.params)
     swap = lambda tree: jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)  # noqa: E731
     part = type(batch)(*swap(batch[:-2]), *batch[-2:])
-    (loss, _), grads = jax.jit(jax.value_and_grad(learner._loss, has_aux=True))(moved, part)
+    (loss, _), grads = jax.jit(jax.value_and_grad(learner._loss, has_aux=True))(moved, part, jnp.float32(0.01))
     assert float(loss) == pytest.approx(numpy_loss(learner, moved, state.params, data), rel=1e-5)
     direction = jax.tree.map(lambda p: rng.normal(size=p.shape), moved)
 
@@ -184,7 +184,7 @@ def test_the_magnet_adds_the_divergence_from_it(deaths):
     for learner in (plain, pulled):
         batch = batch_of(learner, state, data)
         part = type(batch)(*jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch[:-2]), *batch[-2:])
-        losses.append(float(jax.jit(learner._loss)(moved, part)[0]))
+        losses.append(float(jax.jit(learner._loss)(moved, part, jnp.float32(0.01))[0]))
     follower = jax.tree.map(lambda m, p: 0.75 * m + 0.25 * p, state.magnet, state.params["actor"])
     logits = [plain.actor(p, data.observation, data.memory, data.first)[0][0] for p in (moved["actor"], follower)]
     ours, theirs = (np.asarray(jax.nn.log_softmax(x), float) for x in logits)
@@ -301,11 +301,37 @@ def test_value_clip_limits_how_far_values_are_credited():
     np.testing.assert_allclose(learner._value_error(value, target, old), [0.5 * 1.8**2, 0.5 * 1.9**2], rtol=1e-6)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "exponential"])
 def test_learning_rate_schedules(schedule):
     start, middle, end = (float(lr_factor(schedule, jnp.float32(x))) for x in (0, 0.5, 1))
     assert start == pytest.approx(1.0)
-    assert (middle, end) == pytest.approx((1.0, 1.0) if schedule == "constant" else (0.5, 0.0), abs=1e-6)
+    later = {"constant": (1.0, 1.0), "exponential": (0.1, 0.01)}.get(schedule, (0.5, 0.0))
+    assert (middle, end) == pytest.approx(later, abs=1e-6)
+
+
+def test_the_weight_of_the_entropy_bonus_follows_its_schedule():
+    """In the middle of a run, an update is that of a learner with a tenth of the weight."""
+    world, data, after = spec(), None, []
+    for config in (
+        PPOConfig(**{**PLAIN, "entropy": 0.5, "entropy_schedule": "exponential"}),
+        PPOConfig(**{**PLAIN, "entropy": 0.05}),
+        PPOConfig(**{**PLAIN, "entropy": 0.5}),
+    ):
+        learner = _PPO(world, config, B, 10)
+        state = jax.jit(learner.init)(jax.random.key(0))._replace(updates=jnp.int32(5))
+        data = data or trajectory(world, learner, state)
+        after.append(updated(learner, state, data))
+    (falls, told), (low, _), (high, plain) = after
+    assert float(told["entropy_weight"]) == pytest.approx(0.05)
+    assert "entropy_weight" not in plain
+
+    def actors(state):
+        return jnp.concatenate([x.ravel() for x in jax.tree.leaves(state.params["actor"])])
+
+    np.testing.assert_allclose(actors(falls), actors(low), atol=1e-5)
+    assert jnp.abs(actors(falls) - actors(high)).max() > 1e-4
+    with pytest.raises(UsageError, match="entropy_schedule"):
+        PPOConfig(entropy=0.0, entropy_schedule="linear")
 
 
 def test_recurrent_update_sees_what_acting_saw():

@@ -78,3 +78,16 @@ def test_a_bit_is_passed_on_from_one_to_the_next(tmp_path):
     influence = run.listening().influence
     assert min(influence[1, 0], influence[2, 1]) > 0.1
     assert influence[2, 0] == influence[0, 2] == 0  # not linked
+
+
+@pytest.mark.slow
+def test_cars_that_keep_exploring_learn_to_give_way(tmp_path):
+    """Who brakes is hit by whoever drives behind, until that one brakes too: without a bonus that is large at first,
+    all give gas for good (28 % success)."""
+    run = flockrl.train(
+        "ippo", "comm/traffic_junction", out=tmp_path / "run", comm="commnet", entropy=1.0,
+        entropy_schedule="exponential", steps=600_000, envs=64, rollout_steps=20, epochs=2, minibatches=2, lr=1e-3,
+        gamma=0.97, activation="relu", agent_ids=False, **ONCE,
+    )  # fmt: skip
+    assert run.evaluate(1000).measures["success"].mean() > 0.9
+    assert run.evaluate(1000, channel="bits=0").measures["success"].mean() < 0.6

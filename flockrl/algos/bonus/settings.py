@@ -43,7 +43,8 @@ class BonusConfig(Part):
     """How much the bonus counts beside the reward; by default 1 for policy gradients, whose advantages of both are
     normalised, and 0.1 for learners of action values."""
     bonus_schedule: Schedule | None = None
-    """How the scale falls to zero over the run, if at all: constant (default), linear or cosine."""
+    """How the scale falls to zero over the run, if at all: constant (default), linear, cosine, or exponential (to a
+    hundredth)."""
     bonus_gamma: float | None = None
     """Discount factor of the bonus for learners with advantages of it; by default 0.99. Others have one for both."""
     bonus_on: On | None = None
