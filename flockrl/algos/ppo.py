@@ -176,8 +176,7 @@ class _PPO(OnPolicy):
             (value - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
         )  # fmt: skip
         lr = self._lr(state)
-        params = {**state.params, **critics}
-        params, optimiser, metrics = self._epochs(params, state.optimiser, batch, lr, key)
+        params, optimiser, metrics = self._learn({**state.params, **critics}, state.optimiser, batch, lr, key)
         metrics["explained_variance"] = self._explained(returns, value, known)
         metrics |= {"lr": lr, **shares}
         state = self._moved(state, trajectory, weight, estimates.memories)
@@ -203,6 +202,21 @@ class _PPO(OnPolicy):
         values = estimates.value[..., None] + beyond
         pi = self._choices(state.params["actor"], seen, trajectory)
         return counterfactual(values, pi, action, returns if self.config.counterfactual == "return" else None)
+
+    def _learn(
+        self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """All networks after a rollout: policies and critics in epochs, critics of choices in one pass beside them."""
+        if self.choice_critic is None:
+            return self._epochs(params, optimiser, batch, lr, key)
+        fitted = self.choice_critic.fit(
+            self.optimiser, (params["choice"], optimiser["choice"]),
+            (batch.seen, batch.action, batch.target - batch.value, batch.weight),
+            self.config.epochs * self.config.minibatches, lr, jax.random.fold_in(key, 1),
+        )  # fmt: skip
+        rest = [{name: tree[name] for name in tree if name != "choice"} for tree in (params, optimiser)]
+        params, optimiser, metrics = self._epochs(rest[0], rest[1], batch, lr, key)
+        return {**params, "choice": fitted[0]}, {**optimiser, "choice": fitted[1]}, metrics
 
     def _epochs(
         self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array, loss: Any = None
@@ -253,9 +267,6 @@ class _PPO(OnPolicy):
         batch, first = self._in_time(batch)
         outs, foreseen = self._outputs(params["actor"], batch, first)
         values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
-        chosen = None
-        if self.choice_critic is not None:
-            chosen = self.choice_critic.chosen(params["choice"], batch.seen, batch.action)
         total, bonus_weight = jnp.float32(0), as_number(self.config.entropy)
         rows: list[dict[str, Array]] = []
         for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
@@ -268,9 +279,6 @@ class _PPO(OnPolicy):
             policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
             value_loss = mean(self._value_error(value, target, old_value), known)
             total = total + policy_loss - bonus_weight * bonus + value_loss
-            if chosen is not None:
-                beyond = take(chosen, group, 2).reshape(-1)
-                total = total + mean(0.5 * (beyond - (target - old_value)) ** 2, weight)
             if batch.magnet:
                 apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
                 total = total + self.config.magnet * mean(apart, weight)
