@@ -7,7 +7,7 @@ Foerster et al. 2018 (arXiv 1705.08926).
 The critic of agent i reads the state, the agent's own observation and what the others did, and has an output for each
 own action: one pass tells them all. Its output is what is left of the value once the state's is taken off, so that
 Q_i = V_i(s) + output; it learns what is left of lambda returns, and begins near 0: as good as the state's value alone.
-It learns from each step of a rollout once, in as many gradient steps as the other networks make.
+It learns from every other step of a rollout, once, in as many gradient steps as the other networks make.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ def check_choices(spec: EnvSpec) -> None:
 
 class ChoiceCritic:
     """One network per group. Holds what is static; its methods are pure. Parameters: an entry per group."""
+
+    part = 2
+    """One of how many steps of a rollout it learns from."""
 
     def __init__(self, spec: EnvSpec, config: Any, groups: Sequence[Group]):
         check_choices(spec)
@@ -96,7 +99,8 @@ class ChoiceCritic:
         lr: Array,
         key: Array,
     ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
-        """One pass over a rollout in this many gradient steps, each on other rows: parameters, states of optimisers.
+        """Parameters and states of optimisers after this many gradient steps, each on other rows of a rollout: one in
+        `part` of all rows, drawn anew each time.
 
         rollout: what was seen and done [T, B, ...], what was left of returns [T, B, N] once the state's value is taken
         off, in the critics' units, and the weight of each, None for 1. Without memory, steps in time are rows alike.
@@ -106,7 +110,7 @@ class ChoiceCritic:
         count = left.shape[0] * left.shape[1]
         rows = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), (read, action, left, weight))
         steps = min(steps, count)
-        size = count // steps
+        size = max(count // (self.part * steps), 1)
         order = jax.random.permutation(key, count)[: steps * size].reshape(steps, size)
 
         def loss(params: Sequence[PyTree], part: tuple[Observation, Array, Array, Array | None]) -> Array:

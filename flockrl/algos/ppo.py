@@ -206,7 +206,7 @@ class _PPO(OnPolicy):
     def _learn(
         self, params: PyTree, optimiser: PyTree, batch: Batch, lr: Array, key: Array
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """All networks after a rollout: policies and critics in epochs, critics of choices in one pass beside them."""
+        """All networks after a rollout: policies and critics in epochs, critics of choices beside them."""
         if self.choice_critic is None:
             return self._epochs(params, optimiser, batch, lr, key)
         fitted = self.choice_critic.fit(
