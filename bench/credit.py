@@ -7,12 +7,14 @@ minibatches, 64x64), on simple_spread, where rewards are learned, and on credit/
     python bench/credit.py                    # every case
     python bench/credit.py --only shapley     # cases whose name contains the word
     python bench/credit.py --rounds 2         # a short look
+    python bench/credit.py --count            # arithmetic of all products instead of time, whatever the load
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from typing import Any
@@ -39,37 +41,82 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 ENVS, ROUNDS = 128, 7
 
 
-def prepared(algorithm: str, env: str, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The compiled program of a case, a state and a key."""
+def prepared(algorithm: str, env: str, settings: dict[str, Any]) -> Any:
+    """The program of a case."""
     config = make_config(algorithm, {**WORK, **settings})
     options = TrainOptions(steps=ENVS * WORK["rollout_steps"] * 1000, envs=ENVS)  # type: ignore[operator]
-    program: Any = make_program(RunConfig(algorithm, env, options, config), make(env))
+    return make_program(RunConfig(algorithm, env, options, config), make(env))
+
+
+def compiled(program: Any) -> tuple[Any, Any, Any]:
+    """A program after a first step, which compiles it, its state and a key."""
     state, key = program.init(jax.random.key(0)), jax.random.key(1)
     advance = jax.jit(program.advance, donate_argnums=0)
     state, *_ = jax.block_until_ready(advance(state, key, jnp.int32(1)))
     return advance, state, key
 
 
+def products(jaxpr: Any) -> int:
+    """Operations of a program's matrix products: those of loops as often as they run, of branches the cheapest."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (across, _), _ = eqn.params["dimension_numbers"]
+            depth = math.prod(eqn.invars[0].aval.shape[i] for i in across)
+            total += 2 * depth * math.prod(eqn.outvars[0].aval.shape)
+        within = [
+            products(getattr(found, "jaxpr", found))
+            for value in eqn.params.values()
+            for found in (value if isinstance(value, tuple | list) else [value])
+            if hasattr(found, "eqns") or hasattr(found, "jaxpr")
+        ]
+        if within:
+            total += min(within) if eqn.primitive.name == "cond" else sum(within) * eqn.params.get("length", 1)
+    return total
+
+
+def count(programs: dict[str, Any]) -> None:
+    """Print the operations of an iteration of each case."""
+    found, key = {}, jax.random.key(0)
+    for name, program in programs.items():
+        state = jax.eval_shape(program.init, key)
+        found[name] = products(jax.make_jaxpr(program.advance)(state, key, jnp.int32(1)).jaxpr)
+    for name, flops in found.items():
+        ratio = flops / found[f"{name.partition('-')[0]}-none"]
+        print(json.dumps({"case": name, "gflop": round(flops / 1e9, 2), "times_none": round(ratio, 2)}))
+
+
+def measure(programs: dict[str, Any], rounds: int) -> None:
+    """Print the speed of each case by the clock, and the ratio of what it uses of the processors, which waits for
+    nobody."""
+    running = {name: compiled(program) for name, program in programs.items()}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
+    for _ in range(rounds):
+        for name, (advance, state, key) in running.items():
+            began, used = time.perf_counter(), time.process_time()
+            state, *_ = jax.block_until_ready(advance(state, key, jnp.int32(1)))
+            seconds[name].append((time.perf_counter() - began, time.process_time() - used))
+            running[name] = advance, state, key
+    middle = {name: [statistics.median(kind) for kind in zip(*found, strict=True)] for name, found in seconds.items()}
+    for name, found in middle.items():
+        ratio = [mine / none for mine, none in zip(found, middle[f"{name.partition('-')[0]}-none"], strict=True)]
+        rate, times, used = round(ENVS * 128 / found[0]), round(ratio[0], 2), round(ratio[1], 2)
+        print(json.dumps({"case": name, "steps_per_s": rate, "times_none": times, "cpu_times_none": used}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name contains this word")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="times that each case is measured")
+    parser.add_argument("--count", action="store_true", help="count the arithmetic of products instead of measuring")
     given = parser.parse_args()
-    only = given.only
-    chosen = {name: case for name, case in CASES.items() if only in name or name.endswith("-none")}
-    running = {name: prepared(*case) for name, case in chosen.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(given.rounds):
-        for name, (advance, state, key) in running.items():
-            began = time.perf_counter()
-            state, *_ = jax.block_until_ready(advance(state, key, jnp.int32(1)))
-            seconds[name].append(time.perf_counter() - began)
-            running[name] = advance, state, key
-    middle = {name: statistics.median(found) for name, found in seconds.items()}
-    for name, found in middle.items():
-        base = middle[f"{name.partition('-')[0]}-none"]
-        rate = ENVS * 128 / found
-        print(json.dumps({"case": name, "steps_per_s": round(rate), "times_none": round(found / base, 2)}))
+    wanted = [name for name in CASES if given.only in name]
+    bases = {f"{name.partition('-')[0]}-none" for name in wanted}
+    programs = {name: prepared(*case) for name, case in CASES.items() if name in bases.union(wanted)}
+    if given.count:
+        count(programs)
+    else:
+        measure(programs, given.rounds)
 
 
 if __name__ == "__main__":

@@ -183,8 +183,7 @@ class _PPO(OnPolicy):
             (value - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
         )  # fmt: skip
         pace = Pace(self._lr(state), self._entropy(state))
-        params = {**state.params, **critics}
-        params, optimiser, metrics = self._epochs(params, state.optimiser, batch, pace, key)
+        params, optimiser, metrics = self._fitted({**state.params, **critics}, state.optimiser, batch, pace, key)
         metrics["explained_variance"] = self._explained(returns, value, known)
         metrics |= {"lr": pace.lr, **shares}
         if self.config.entropy_schedule != "constant":
@@ -212,6 +211,21 @@ class _PPO(OnPolicy):
         values = estimates.value[..., None] + beyond
         pi = self._choices(state.params["actor"], seen, trajectory)
         return counterfactual(values, pi, action, returns if self.config.counterfactual == "return" else None)
+
+    def _fitted(
+        self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """All networks after a rollout: policies and critics in epochs, critics of choices beside them."""
+        if self.choice_critic is None:
+            return self._epochs(params, optimiser, batch, pace, key)
+        fitted = self.choice_critic.fit(
+            self.optimiser, (params["choice"], optimiser["choice"]),
+            (batch.seen, batch.action, batch.target - batch.value, batch.weight),
+            self.config.epochs * self.config.minibatches, pace.lr, jax.random.fold_in(key, 1),
+        )  # fmt: skip
+        rest = [{name: tree[name] for name in tree if name != "choice"} for tree in (params, optimiser)]
+        params, optimiser, metrics = self._epochs(rest[0], rest[1], batch, pace, key)
+        return {**params, "choice": fitted[0]}, {**optimiser, "choice": fitted[1]}, metrics
 
     def _epochs(
         self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array, loss: Any = None
@@ -264,9 +278,6 @@ class _PPO(OnPolicy):
         batch, first = self._in_time(batch)
         outs, foreseen = self._outputs(params["actor"], batch, first)
         values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
-        chosen = None
-        if self.choice_critic is not None:
-            chosen = self.choice_critic.chosen(params["choice"], batch.seen, batch.action)
         total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
         for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
@@ -279,9 +290,6 @@ class _PPO(OnPolicy):
             policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
             value_loss = mean(self._value_error(value, target, old_value), known)
             total = total + policy_loss - bonus_weight * bonus + value_loss
-            if chosen is not None:
-                beyond = take(chosen, group, 2).reshape(-1)
-                total = total + mean(0.5 * (beyond - (target - old_value)) ** 2, weight)
             if batch.magnet:
                 apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
                 total = total + self.config.magnet * mean(apart, weight)

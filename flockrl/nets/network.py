@@ -81,6 +81,8 @@ class Network(nn.Module):
         if self.sight.pictures and x.shape[-1] % self.sight.size == 0:
             x = look(self.sight, [getattr(self, name) for name in eyes(self.sight)], x)
         if beside is not None and not self.memory:
+            if isinstance(self.torso, MLP) and x.shape[-2] < beside.shape[-2]:
+                return self.torso(x, beside)
             x = _side_by_side(x, beside)
         return self.torso(x) if self.kernel is None else call_own_torso(self.torso, self.kernel, x, self.ids)
 

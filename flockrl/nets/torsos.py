@@ -51,7 +51,8 @@ class Dense(nn.Module):
 
     With `ids` > 0 each agent on the axis before the last has its own bias, [n, size]: the same function as
     appending a one-hot agent id to the input, without making the input wider. With `plain` there is no bias, so that
-    zeros stay zeros exactly.
+    zeros stay zeros exactly. beside: [..., n, A] more inputs to the right of x; x may then have one row [..., 1, F] for
+    all n agents, which is multiplied once.
     """
 
     size: int
@@ -60,9 +61,12 @@ class Dense(nn.Module):
     plain: bool = False
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.size))
-        product = linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.size)
+    def __call__(self, x: Array, beside: Array | None = None) -> Array:
+        width, more = x.shape[-1], 0 if beside is None else beside.shape[-1]
+        kernel = self.param("kernel", orthogonal(self.scale), (width + more, self.size))
+        product = _rows(x, kernel[:width] if more else kernel)
+        if beside is not None:
+            product = product + _rows(beside, kernel[width:])
         if self.plain:
             return product
         if self.ids:
@@ -72,6 +76,11 @@ class Dense(nn.Module):
         return product + bias
 
 
+def _rows(x: Array, kernel: Array) -> Array:
+    """[..., F] @ [F, K], as a product of rows."""
+    return linear(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
 def orthogonal(scale: float) -> jax.nn.initializers.Initializer:
     return nn.initializers.orthogonal(scale)
 
@@ -79,7 +88,7 @@ def orthogonal(scale: float) -> jax.nn.initializers.Initializer:
 class MLP(nn.Module):
     """Dense layers with an activation after each. [..., n, F] -> [..., n, sizes[-1]].
 
-    With `ids` > 0 the first layer has one bias per agent.
+    With `ids` > 0 the first layer has one bias per agent. beside: more inputs of the first layer, see `Dense`.
     """
 
     sizes: tuple[int, ...]
@@ -87,11 +96,11 @@ class MLP(nn.Module):
     ids: int = 0
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, beside: Array | None = None) -> Array:
         act = ACTIVATIONS[self.activation]
         gain = 2.0**0.5 if self.activation != "tanh" else 5 / 3
         for i, size in enumerate(self.sizes):
-            x = act(Dense(size, gain, self.ids if i == 0 else 0, name=f"dense_{i}")(x))
+            x = act(Dense(size, gain, self.ids if i == 0 else 0, name=f"dense_{i}")(x, beside if i == 0 else None))
         return x
 
 

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import flockrl
@@ -115,6 +116,69 @@ def test_comas_critic_does_not_read_the_own_action_and_reads_the_others():
     np.testing.assert_array_equal(again[:, 0], values[:, 0])
     assert (again[:, 1:] != values[:, 1:]).any((0, 2)).all()
     np.testing.assert_array_equal(critic.chosen((params,), seen, action)[:, 1], values[:, 1, 1])
+
+
+def critic_of_choices(env, lead, share="groups"):
+    """A critic of choices whose outputs are of size 1, with parameters, and what a team sees and does."""
+    spec = make(env).spec
+    critic = ChoiceCritic(spec, make_config("coma", {**SMALL, "hidden": (8, 6)}), make_groups(spec, share))
+    keys = jax.random.split(jax.random.key(0), 5)
+    state = jax.random.normal(keys[0], (*lead, spec.state_size)) if spec.state_size else None
+    alive = jax.random.bernoulli(keys[1], 0.7, (*lead, spec.num_agents))
+    seen = Observation(jax.random.normal(keys[2], (*lead, spec.num_agents, spec.obs_size)), state=state, alive=alive)
+    action = jax.random.randint(keys[3], (*lead, spec.num_agents), 0, min(a.size for a in spec.actions))
+    params = jax.jit(critic.init)(list(jax.random.split(keys[4], len(critic.groups))), seen)
+    for p in params:
+        p["head"]["kernel"] = p["head"]["kernel"] * 100
+    return spec, critic, params, seen, action
+
+
+@pytest.mark.parametrize(("env", "share"), [("mpe/simple_spread", "groups"), ("explore/pass", "none")])
+def test_comas_critic_equals_one_product_of_everything_side_by_side(env, share):
+    """The first layer multiplies the state once for all agents: values and gradients are those of the plain form."""
+    spec, critic, params, seen, action = critic_of_choices(env, (7,), share)
+    n = spec.num_agents
+
+    def plain(params):
+        outs = []
+        for i in range(n):
+            place = next(k for k, group in enumerate(critic.groups) if i in group.agents)
+            p, bias = params[place], params[place]["torso"]["dense_0"]["bias"]
+            others = seen.alive * (jnp.arange(n) != i)
+            does = jax.nn.one_hot(action, spec.action_size) * others[..., None]
+            whole = seen.obs.reshape(7, -1) if seen.state is None else seen.state
+            x = jnp.concatenate([whole, seen.obs[:, i], does.reshape(7, -1)], -1)
+            bias = bias[critic.groups[place].agents.index(i)] if bias.ndim == 2 else bias
+            x = jnp.tanh(x @ p["torso"]["dense_0"]["kernel"] + bias)
+            x = jnp.tanh(x @ p["torso"]["dense_1"]["kernel"] + p["torso"]["dense_1"]["bias"])
+            outs.append(x @ p["head"]["kernel"] + p["head"]["bias"])
+        return jnp.stack(outs, 1)
+
+    def slopes(form):
+        return jax.jit(jax.grad(lambda p: (jnp.sin(form(p)).sum(), form(p)), has_aux=True))(params)
+
+    got, wanted = slopes(lambda p: critic.values(p, seen, action)), slopes(plain)
+    assert float(jnp.abs(wanted[1]).max()) > 0.5
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, wanted)
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_comas_critic_learns_from_steps_of_a_rollout_once(part):
+    """With small plain steps, what parts of a rollout move adds up to what they do at once, where part 2 leaves every
+    other one out; who is not there moves nothing."""
+    _, critic, params, seen, action = critic_of_choices("mpe/simple_spread", (6, 4))
+    critic.part = part
+    left = jax.random.normal(jax.random.key(9), action.shape)
+    plain, lr = optax.identity(), jnp.float32(1e-2)
+
+    def moved(steps, weight):
+        rollout, states = (seen, action, left, weight), (plain.init(params[0]),)
+        (after,), _ = critic.fit(plain, (params, states), rollout, steps, lr, jax.random.key(3))
+        return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(jax.tree.map(jnp.subtract, after, params[0]))])
+
+    parts, whole, nobody = jax.jit(lambda: (moved(4, None) / 4, moved(1, None), moved(4, jnp.zeros(action.shape))))()
+    np.testing.assert_allclose(parts, whole, atol=0.05 * float(jnp.abs(whole).max()))
+    assert not nobody.any()
 
 
 @pytest.mark.slow
