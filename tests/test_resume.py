@@ -33,7 +33,7 @@ LEARNERS = {
     "mappo": PPO,
     "mappo-gru": [*PPO, "--memory", "gru"],
     "masac": ["masac", *OFF_POLICY],
-    "qmix-gru": ["qmix", *OFF_POLICY, "--memory", "gru", "--memory-size", "8", "--sequence", "4", "--burn-in", "2"],
+    "qmix-gru": ["qmix", *OFF_POLICY, "--memory", "gru", "--memory-size", "8", "--sequence", "16", "--burn-in", "2"],
 }
 
 
@@ -125,7 +125,7 @@ def test_actors_that_remember_resume_in_the_middle_of_an_episode(tmp_path):
     settings = {
         "steps": 1024, "envs": 8, "rollout_steps": 16, "hidden": (8,), "eval_every": 512, "eval_episodes": 4,
         "checkpoint_every": 256, "steps_per_update": 64, "batch_size": 16, "buffer_size": 512, "learning_starts": 256,
-        "memory": "gru", "memory_size": 8, "sequence": 4, "burn_in": 2, "n_step": 3, "prioritized": True,
+        "memory": "gru", "memory_size": 8, "sequence": 16, "burn_in": 2, "n_step": 3, "prioritized": True,
         "explore": "ou",
     }  # fmt: skip
     env = "mpe/simple_spread:continuous_actions=true"
