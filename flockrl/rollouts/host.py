@@ -65,8 +65,8 @@ def host_draws(key: Array, steps: int, batch: int) -> Draws:
 
 
 class Played(NamedTuple):
-    """What came of a rollout. columns, extras: [T, B, ...]; seen, memory, first, returns, lengths: [B, ...] after the last
-    step, memory also of episodes that are over; ended: sums over ended episodes, of each environment [B, ...]."""
+    """What came of a rollout. columns, extras: [T, B, ...]; seen, memory, first, returns, lengths: [B, ...] after its
+    last step, memory also of episodes that are over; ended: sums over ended episodes of each environment [B, ...]."""
 
     columns: dict[str, np.ndarray]
     extras: dict[str, np.ndarray]

@@ -1,8 +1,8 @@
 """Rollouts in host environments that Ray actors play alone: acting happens on the actor, and only trajectories travel.
 
-An actor acts with the learner's own compiled program (`jax.export`), so that it need not know the algorithm. The program
-acts for all B environments, of which an actor has some: the places of the others are filled with copies of its own, and
-what comes of them is thrown away. So the numbers of an environment are, to the bit, those of acting for all of them in one
+An actor acts with the learner's own program (`jax.export`), so that it need not know the algorithm. The program acts
+for all B environments, of which an actor has some: the places of the others are filled with copies of its own, and what
+comes of them is thrown away. So the numbers of an environment are, to the bit, those of acting for all of them in one
 place, however many actors there are.
 
 A rollout is a function of the parameters, the keys and where its environments stand, so one whose actor died is
@@ -58,7 +58,7 @@ class Start(NamedTuple):
 
 
 class Past(NamedTuple):
-    """How to get to a start. state: of `HostBatch`; seen: what is seen there; seeds: [G, 2] episodes to begin instead."""
+    """How to get to a start. state: of `HostBatch`; seen: what they see there; seeds: [G, 2] episodes to begin instead."""
 
     state: PyTree
     seen: Observation
