@@ -1,9 +1,9 @@
-"""The executors of host environments on one machine: this process, worker processes, Ray actors that act, and Ray actors
-that step while the learner acts.
+"""The executors of host environments on one machine: this process, worker processes, Ray actors that act, and Ray
+actors that step while the learner acts.
 
 Training (MAPPO, default settings) on a real PettingZoo environment, in turns, every other round in the opposite order;
-whoever is not measured waits. One JSON line: steps per second of each, median and range, and Ray's actors of both kinds over
-as many worker processes: the median of the ratios of all rounds, and their range. Needs the extra `ray`.
+whoever is not measured waits. One JSON line: steps per second of each, median and range, and Ray's actors of both kinds
+over as many worker processes: the median of the ratios of all rounds, and their range. Needs the extra `ray`.
 
     python bench/rollouts.py
     python bench/rollouts.py --workers 4 --envs 32
@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 import jax
+import ray
 
 from flockrl.algos.presets import make_config
 from flockrl.envs import make
@@ -45,6 +46,8 @@ def measure(module: str, envs: int, workers: int, rounds: int, seconds: float) -
         "ray": {"workers": workers, "ray": "auto", "acting": "actors"},
         "ray, acting on the learner": {"workers": workers, "ray": "auto", "acting": "learner"},
     }
+    # Actors of both kinds must find room, though those of one always wait.
+    ray.init("local", num_cpus=2 * workers, include_dashboard=False, log_to_driver=False)
     ready = {name: prepare(module, envs, how) for name, how in ways.items()}
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(rounds):

@@ -58,7 +58,8 @@ class Start(NamedTuple):
 
 
 class Past(NamedTuple):
-    """How to get to a start. state: of `HostBatch`; seen: what they see there; seeds: [G, 2] episodes to begin instead."""
+    """How to get to a start. state: of `HostBatch`; seen: what is seen there; seeds: [G, 2] episodes to begin
+    instead."""
 
     state: PyTree
     seen: Observation
