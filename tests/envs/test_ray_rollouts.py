@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 from conftest import TINY
-from host_envs import Counter, complain, die, hang, once
+from host_envs import Counter, complain, die, hang, once, raises_at_five
 from ray_kit import SMALL, cluster
 from test_resume import rows
 
 import flockrl
 from flockrl.core.errors import UsageError
-from flockrl.envs.host.batch import HostBatch
+from flockrl.envs.host.batch import HostBatch, HostFault
 from flockrl.envs.host.env import Host
 from flockrl.envs.host.remote import Remote
 from flockrl.envs.host.workers import Local
@@ -117,6 +117,17 @@ def test_a_fault_on_an_actor_that_acts_leaves_no_trace(nodes, tmp_path, what, ti
     assert wild.metrics()[-1]["restarts"] >= 1
     assert plain(local) == plain(wild)
     same(local.state().learner, wild.state().learner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acting", ["actors", "learner"])
+def test_an_environment_that_fails_again_and_again_stops_with_its_traceback(nodes, tmp_path, acting):
+    env, how = (
+        Host(lambda draw: Counter(raises_at_five)),
+        {"ray": nodes.address, "acting": acting, "worker_timeout": WAIT},
+    )
+    with pytest.raises(HostFault, match=r"counter: environment \d fails again and again:(.|\n)*five is too many"):
+        train(tmp_path, "wild", "ippo", env, **how)
 
 
 def plain(run):
