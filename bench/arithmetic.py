@@ -104,7 +104,7 @@ def call_seconds(slots: Slots, told: dict[str, np.ndarray], names: tuple[str, ..
     import ray
 
     ray.init("local", include_dashboard=False, log_to_driver=False, num_cpus=1)
-    actor = ray.remote(Echo).remote({name: np.array(getattr(slots, name)) for name in names})
+    actor: Any = ray.remote(Echo).remote({name: np.array(getattr(slots, name)) for name in names})
     for _ in range(100):
         ray.get(actor.serve.remote(told))
     count, waited, worked = 500, time.perf_counter(), time.process_time()

@@ -126,10 +126,8 @@ class Player(Stepper):
                 return None
             else:
                 env.seen = jax.tree.map(np.copy, env.slots.observation(slice(None)))
-            actors = Actors(
-                (), env.seen, start.memory, start.first | fresh,
-                np.where(fresh[:, None], 0, start.returns), np.where(fresh, 0, start.lengths),  # type: ignore[arg-type]
-            )  # fmt: skip
+            returns, lengths = np.where(fresh[:, None], 0, start.returns), np.where(fresh, 0, start.lengths)
+            actors = Actors((), env.seen, start.memory, start.first | fresh, returns, lengths)  # type: ignore[arg-type]
             played = PartActor(self, start.rows, watch).play(params, env, actors, start.draws)
         finally:
             watch.stop()
@@ -176,7 +174,7 @@ class Watch:
         """All is well. more: seconds that the next beat may take besides."""
         now = time.monotonic()
         if now - self._last > 0.1 * self.timeout:
-            faulthandler.dump_traceback_later(self.timeout + more, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(self.timeout + more, exit=True, file=sys.__stderr__ or sys.stderr)
             self._last = now if more == 0 else -np.inf
 
     def stop(self) -> None:
@@ -196,8 +194,9 @@ def remote_rollout(
     draws = host_draws(key, actor.rollout_steps, env.count)
     work = _RemoteRollout(remote, env, actors, draws, key, jax.device_get(jax.tree.leaves(params)))
     asked = {worker: work.ask(worker, rows) for worker, rows in shares.items()}
-    parts = [(rows, work.answer(asked[worker], rows)) for worker, rows in shares.items()]
-    if any(part is None for _, part in parts):
+    found = [(rows, work.answer(asked[worker], rows)) for worker, rows in shares.items()]
+    parts = [(rows, part) for rows, part in found if part is not None]
+    if len(parts) < len(found):
         remote.lost |= set(env.rows.tolist())
         return host_rollout(actor, params, env, actors, key)
     return _joined(actor, env, actors, draws, work, parts)
@@ -257,7 +256,7 @@ def _joined(
         jax.tree.map(lambda *x, axis=int(i < 2): join(axis, *x), *pieces)
         for i, pieces in enumerate(zip(*(part.played for _, part in parts), strict=True))
     )
-    played = Played(columns, extras, *after)  # type: ignore[arg-type]
+    played = Played(columns, extras, *after)
     played = played._replace(memory=jax.tree.unflatten(jax.tree.structure(memory), played.memory))
     fresh = join(0, *(part.fresh for _, part in parts))
     if fresh.any():
