@@ -1,5 +1,7 @@
 """Host environments in Ray actors equal those in this process, bit for bit, and an actor or node that dies too."""
 
+import os
+
 import cloudpickle
 import host_envs
 import jax
@@ -111,8 +113,9 @@ def test_one_actor_equals_the_local_run(nodes, tmp_path, algorithm, acting):
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "timeout"), [(die, WAIT), (hang, 15.0)])
 def test_a_fault_on_an_actor_that_acts_leaves_no_trace(nodes, tmp_path, what, timeout):
-    local, path = train(tmp_path, "local", "ippo", workers=0), str(tmp_path / "happened")
-    env = Host(lambda draw: Counter(once(path, what)))
+    local, here = train(tmp_path, "local", "ippo", workers=0), os.getpid()
+    trouble = once(str(tmp_path / "happened"), what)
+    env = Host(lambda draw: Counter(lambda team: os.getpid() != here and trouble(team)))  # this process tries it first
     wild = train(tmp_path, "wild", "ippo", env, workers=2, ray=nodes.address, worker_timeout=timeout)
     assert wild.metrics()[-1]["restarts"] >= 1
     assert plain(local) == plain(wild)
