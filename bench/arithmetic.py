@@ -1,9 +1,9 @@
 """What machines beyond this one could do: costs per step and message that are measured here, and sums made with them.
 
 Measured: a step of a simulator in Python, acting and updating, in seconds of one core, which other load on the machine
-changes little; bytes of parameters, messages and trajectories; with Ray installed, what a call of an actor costs the
-learner's process, and how long it takes, which other load does change. Assumed,
-and to be set: the numbers of nodes, cores and devices, the speed of the network and of the links between devices.
+changes little; bytes of parameters, messages and trajectories; with Ray installed, what a call of an actor and a whole
+rollout on one cost the learner's process, and how long a call takes, which other load does change. Assumed, and to be
+set: the numbers of nodes, cores and devices, the speed of the network and of the links between devices.
 Printed as tables in Markdown: where each design stops getting faster, and what stops it.
 
     taskset -c 0 python bench/arithmetic.py
@@ -13,6 +13,7 @@ Printed as tables in Markdown: where each design stops getting faster, and what 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import math
 import statistics
@@ -28,6 +29,7 @@ from flockrl.envs import make
 from flockrl.envs.host.env import Host, Slots
 from flockrl.envs.host.executor import measure as step_seconds
 from flockrl.envs.host.remote import STEPPED, TOLD, answers
+from flockrl.rollouts.remote import remote_rollout
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.programs import make_program
 
@@ -38,8 +40,9 @@ SIZES = 16, 256, 4096
 class Costs(NamedTuple):
     """Seconds and bytes. step: of one team in Python; act_call, act_team: acting, per call and per team in it; update:
     per step of one team, all epochs; call_cpu, call_wait: a message to a Ray actor and back, in the learner's process
-    and until it is there, nan without Ray; down, up: of a message, per team; row: of a trajectory, per step of a team;
-    policy, learned: of parameters that acting needs, and of all that have gradients; gradients: steps per update;
+    and until it is there, nan without Ray; rollout_cpu: a rollout of an actor that acts, of the learner's process, per
+    step of one team; down, up: of a message, per team; row: of a trajectory, per step of a team; policy, learned: of
+    parameters that acting needs, and of all that have gradients; gradients: steps per update;
     rollout: steps of each team per update; epochs: passes over a rollout."""
 
     step: float
@@ -48,6 +51,7 @@ class Costs(NamedTuple):
     update: float
     call_cpu: float
     call_wait: float
+    rollout_cpu: float
     down: int
     up: int
     row: int
@@ -99,8 +103,8 @@ def call_seconds(slots: Slots, told: dict[str, np.ndarray], names: tuple[str, ..
         return math.nan, math.nan
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, num_cpus=1)
-    actor = ray.remote(Echo).remote({name: np.array(getattr(slots, name)) for name in names})
+    ray.init("local", include_dashboard=False, log_to_driver=False, num_cpus=1)
+    actor: Any = ray.remote(Echo).remote({name: np.array(getattr(slots, name)) for name in names})
     for _ in range(100):
         ray.get(actor.serve.remote(told))
     count, waited, worked = 500, time.perf_counter(), time.process_time()
@@ -109,6 +113,26 @@ def call_seconds(slots: Slots, told: dict[str, np.ndarray], names: tuple[str, ..
     waited, worked = time.perf_counter() - waited, time.process_time() - worked
     ray.shutdown()
     return worked / count, waited / count
+
+
+def rollout_seconds(config: RunConfig, host: Host) -> float:
+    """What a rollout on one actor that acts takes of this process, per step of one team."""
+    if importlib.util.find_spec("ray") is None:
+        return math.nan
+    import ray
+
+    ray.init("local", include_dashboard=False, log_to_driver=False, num_cpus=1)
+    program: Any = make_program(config, host)
+    state = program.start_state(0)
+    params, actors, env = program.player.params(state.learner), state.actors, program.batch(0)
+    found = []
+    for key in jax.random.split(jax.random.key(0), 12):
+        worked = time.process_time()
+        actors, *_ = remote_rollout(program.actor, params, env, actors, key)
+        found.append(time.process_time() - worked)
+    program.close()
+    ray.shutdown()
+    return statistics.median(found[2:]) / program.setting.iteration_steps
 
 
 def measure(algorithm: str, module: str, envs: int, together: int) -> Costs:
@@ -136,10 +160,12 @@ def measure(algorithm: str, module: str, envs: int, together: int) -> Costs:
     names = answers(slots, asked)
     down, up = (sum(x.nbytes for x in found) for found in (asked.values(), [getattr(slots, n) for n in names]))
     call = call_seconds(slots, asked, names)
+    acted = RunConfig(algorithm, name, dataclasses.replace(options, envs=together, workers=1, ray="auto"), config)
     parts = getattr(config, "minibatches", None) or 4
     return Costs(
         step=own_step(host), act_call=times[0] - SIZES[0] * per_team, act_team=per_team,
         update=updating / (envs * learner.rollout_steps), call_cpu=call[0], call_wait=call[1],
+        rollout_cpu=rollout_seconds(acted, host),
         down=down // together, up=up // together, row=size_of(trajectory) // (envs * learner.rollout_steps),
         policy=size_of(params), learned=size_of(state.params), gradients=config.epochs * parts,
         rollout=learner.rollout_steps, epochs=config.epochs,
@@ -188,6 +214,7 @@ def measured(costs: Costs, together: int) -> str:
         ("updating, per step of one team, all epochs", told(costs.update)),
         (f"a call of a Ray actor with {together} teams: of the learner's process", told(costs.call_cpu)),
         (f"a call of a Ray actor with {together} teams: until the answer is there", told(costs.call_wait)),
+        ("a rollout of a Ray actor, per step of one team: of the learner's process", told(costs.rollout_cpu)),
         ("a message to an actor and back, per team", f"{costs.down:,} and {costs.up:,} bytes"),
         ("a trajectory, per step of one team", f"{costs.row:,} bytes"),
         ("parameters of the policy, and all with gradients", f"{costs.policy:,} and {costs.learned:,} bytes"),
@@ -199,20 +226,20 @@ def on_hosts(costs: Costs, nodes: int, cores: int, together: int, gbit: float) -
     """Steps per second that each part of a design allows; the smallest is what the design does at most."""
     wire, actors = gbit * 1e9 / 8, nodes * cores
     per_step = 1 / costs.step
-    act_here = costs.act_call / together + costs.act_team
     teams = actors * together
+    act_there = (costs.act_call + costs.act_team * teams) / together  # for all teams, of which each actor has its own
     acting = costs.act_call * 2 / teams + costs.act_team * 2  # half of the teams at a time, both called on all
     learner = 1 / (acting + costs.call_cpu / together + costs.update)
     version = costs.policy * nodes / (teams * costs.rollout)  # one copy to each node for every update
     designs = {
-        "acting on the learner (`--ray`)": {
+        "acting on the learner (`--acting learner`)": {
             "simulators": actors / (costs.step + (0 if math.isnan(costs.call_wait) else costs.call_wait) / together),
             "the learner's process": learner,
             "the network": wire / (costs.down + costs.up),
         },
-        "acting on the actors": {
-            "simulators": actors / (costs.step + act_here),
-            "the learner's process": 1 / costs.update,
+        "acting on the actors (`--ray`)": {
+            "simulators": actors / (costs.step + act_there),
+            "the learner's process": 1 / (costs.update + costs.rollout_cpu),
             "the network": wire / (costs.row + version),
         },
     }

@@ -1,8 +1,9 @@
-"""The three executors of host environments on one machine: this process, worker processes, Ray actors.
+"""The executors of host environments on one machine: this process, worker processes, Ray actors that act, and Ray
+actors that step while the learner acts.
 
 Training (MAPPO, default settings) on a real PettingZoo environment, in turns, every other round in the opposite order;
-whoever is not measured waits. One JSON line: steps per second of each, median and range, and Ray's actors over as many
-worker processes: the median of the ratios of all rounds, and their range. Needs the extra `ray`.
+whoever is not measured waits. One JSON line: steps per second of each, median and range, and Ray's actors of both kinds
+over as many worker processes: the median of the ratios of all rounds, and their range. Needs the extra `ray`.
 
     python bench/rollouts.py
     python bench/rollouts.py --workers 4 --envs 32
@@ -17,6 +18,7 @@ import time
 from typing import Any
 
 import jax
+import ray
 
 from flockrl.algos.presets import make_config
 from flockrl.envs import make
@@ -39,8 +41,13 @@ def prepare(module: str, envs: int, how: dict[str, Any]) -> tuple[Any, Any]:
 def measure(module: str, envs: int, workers: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Steps per second of each executor."""
     ways: dict[str, dict[str, Any]] = {
-        "in process": {"workers": 0}, "workers": {"workers": workers}, "ray": {"workers": workers, "ray": "auto"},
-    }  # fmt: skip
+        "in process": {"workers": 0},
+        "workers": {"workers": workers},
+        "ray": {"workers": workers, "ray": "auto", "acting": "actors"},
+        "ray, acting on the learner": {"workers": workers, "ray": "auto", "acting": "learner"},
+    }
+    # Actors of both kinds must find room, though those of one always wait.
+    ray.init("local", num_cpus=2 * workers, include_dashboard=False, log_to_driver=False)
     ready = {name: prepare(module, envs, how) for name, how in ways.items()}
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(rounds):
@@ -55,10 +62,14 @@ def measure(module: str, envs: int, workers: int, rounds: int, seconds: float) -
     for program, _ in ready.values():
         program.close()
     told = {name: f"{statistics.median(x):.0f} ({min(x):.0f} to {max(x):.0f})" for name, x in speeds.items()}
-    ratios = sorted(ray / own for ray, own in zip(speeds["ray"], speeds["workers"], strict=True))
-    spread = [round(ratio, 3) for ratio in (ratios[0], ratios[-1])]
     case = f"mappo-{envs} on {module}, {workers} workers"
-    return {"case": case, **told, "ratio": round(statistics.median(ratios), 3), "ratios": spread}
+    over = {f"{name} / workers": _ratio(x, speeds["workers"]) for name, x in speeds.items() if name.startswith("ray")}
+    return {"case": case, **told, **over}
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> str:
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ WATCHED = (CONFIG, TRAINER, METRICS, RESULT, FAILURE, "errors.txt")
 """Files whose change makes a run's line anew."""
 QUIET = 120.0
 """Seconds without a log point after which a run counts as stopped, where the system tells of no locks."""
-NOT_SETTINGS = ("seed", "versions", "chosen", "extended", "record", "workers", "worker_timeout")
+NOT_SETTINGS = ("seed", "versions", "chosen", "extended", "record", "workers", "worker_timeout", "ray", "acting")
 """What may differ between seeds of one experiment."""
 
 

@@ -21,7 +21,7 @@ class HostActor:
     def __init__(self, algorithm: Algorithm | Actor, explore: bool = True):
         self.memory, self.explore = algorithm.memory, explore
         self.rollout_steps = algorithm.rollout_steps if isinstance(algorithm, Algorithm) else 0
-        self._act: Any = jax.jit(lambda *args: self._step(algorithm, *args))
+        self.act: Any = jax.jit(lambda *args: self._step(algorithm, *args))
 
     def _step(
         self, algorithm: Algorithm | Actor, params: PyTree, seen: Observation, memory: PyTree, first: Array,
@@ -35,7 +35,7 @@ class HostActor:
         self, params: PyTree, seen: Observation, memory: PyTree, first: Any, mine: Any, key: np.ndarray
     ) -> tuple[np.ndarray, PyTree, dict[str, np.ndarray]]:
         """first: [B] where memory is cleared; mine: [B] where memory is updated; key: the words of a key."""
-        action, memory, extras = self._act(params, seen, memory, first, mine, key)
+        action, memory, extras = self.act(params, seen, memory, first, mine, key)
         return np.asarray(action), memory, {name: np.asarray(value) for name, value in extras.items()}
 
 
@@ -59,6 +59,25 @@ def draw(key: Array, steps: int, batch: int) -> Draws:
 _draw = jax.jit(draw, static_argnums=(1, 2))
 
 
+def host_draws(key: Array, steps: int, batch: int) -> Draws:
+    """The keys of a rollout in NumPy."""
+    return Draws(*map(np.asarray, _draw(key, steps, batch)))
+
+
+class Played(NamedTuple):
+    """What came of a rollout. columns, extras: [T, B, ...]; seen, memory, first, returns, lengths: [B, ...] after its
+    last step, memory also of episodes that are over; ended: sums over ended episodes of each environment [B, ...]."""
+
+    columns: dict[str, np.ndarray]
+    extras: dict[str, np.ndarray]
+    seen: Observation
+    memory: PyTree
+    first: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    ended: Episodes
+
+
 def host_start(algorithm: Algorithm, form: Form, state: PyTree, seen: Observation) -> Actors:
     """B environments at the beginning of their first episode, with the observations `seen`."""
     batch = len(seen.obs)
@@ -75,22 +94,40 @@ def host_rollout(
     With worker processes, `act` runs for one half of the environments while the other half steps. It is called on all
     environments for each half, and only the half's rows are used: the actions are the same as from a single call.
     """
-    work = _HostRollout(algorithm, params, env, actors, key)
+    draws = host_draws(key, algorithm.rollout_steps, env.count)
+    return concluded(algorithm, env, actors.memory, play(algorithm, params, env, actors, draws))
+
+
+def play(algorithm: Any, params: PyTree, env: HostBatch, actors: Actors, draws: Draws) -> Played:
+    """Take the steps of a rollout. algorithm: called like a `HostActor`."""
+    work = _HostRollout(algorithm, params, env, actors, draws)
     pending = [(half, work.begin(0, half)) for half in env.executor.groups(env.count)]
     for t in range(algorithm.rollout_steps):
         for i, (half, step) in enumerate(pending):
             work.finish(t, half, step)
             if t + 1 < algorithm.rollout_steps:
                 pending[i] = (half, work.begin(t + 1, half))
-    return work.result()
+    return work.played()
+
+
+def concluded(
+    algorithm: HostActor, env: HostBatch, memory: PyTree, played: Played
+) -> tuple[Actors, Trajectory, Episodes]:
+    """A rollout as learners take it, and the state of the environments after it. memory: that before it."""
+    blank = jax.tree.map(np.asarray, algorithm.memory(len(played.first)))
+    after = Actors(
+        env.state(), played.seen, choose(played.first, blank, played.memory, np),
+        played.first, played.returns, played.lengths,  # type: ignore[arg-type]
+    )  # fmt: skip
+    columns: dict[str, Any] = {**played.columns, "extras": played.extras, "memory": memory}
+    return after, Trajectory(**columns), jax.tree.map(lambda x: x.sum(0), played.ended)
 
 
 class _HostRollout:
     """An unfinished rollout: current observations and memory, and the columns filled so far."""
 
-    def __init__(self, algorithm: HostActor, params: PyTree, env: HostBatch, actors: Actors, key: Array):
-        self.algorithm, self.params, self.env, self.start = algorithm, params, env, actors
-        self.draws = Draws(*map(np.asarray, _draw(key, algorithm.rollout_steps, env.count)))
+    def __init__(self, algorithm: Any, params: PyTree, env: HostBatch, actors: Actors, draws: Draws):
+        self.algorithm, self.params, self.env, self.draws = algorithm, params, env, draws
         self.seen, self.memory, self.first = env.seen, actors.memory, np.array(actors.first)
         self.returns, self.lengths = np.array(actors.returns), np.array(actors.lengths)
         zeros = np.zeros_like(self.lengths), np.zeros_like(self.returns), np.zeros_like(self.lengths)
@@ -136,14 +173,9 @@ class _HostRollout:
                 columns[name] = np.empty(shape, value.dtype)
             columns[name][t, half] = value
 
-    def result(self) -> tuple[Actors, Trajectory, Episodes]:
-        blank, memory = jax.tree.map(np.asarray, (self.algorithm.memory(len(self.first)), self.memory))
-        memory = choose(self.first, blank, memory, np)
-        seen: Observation = jax.tree.map(np.copy, self.seen)
-        after = Actors(self.env.state(), seen, memory, self.first, self.returns, self.lengths)  # type: ignore[arg-type]
-        totals = jax.tree.map(lambda x: x.sum(0), self.ended)
-        columns: dict[str, Any] = {**self.columns, "extras": self.extras, "memory": self.start.memory}
-        return after, Trajectory(**columns), totals
+    def played(self) -> Played:
+        seen, memory = jax.tree.map(np.copy, self.seen), jax.tree.map(np.asarray, self.memory)
+        return Played(self.columns, self.extras, seen, memory, self.first, self.returns, self.lengths, self.ended)
 
 
 def host_after(result: StepResult) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class TrainOptions:
     """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
     ray: str | None = None
     """Ray cluster whose actors are the workers: auto for the one at hand, or a local one, or its address HOST:PORT."""
+    acting: Literal["actors", "learner"] | None = None
+    """Where policies act with --ray: on the actors, so that whole rollouts travel (the default), or on the learner."""
     devices: int | Literal["all"] = 1
     """Devices to train on, which share out the environments and minibatches of a compiled environment."""
     log: str = "tensorboard"
@@ -170,7 +172,7 @@ TOLD = ("init_from", "record", "init_map", "reinit")
 """What `config.json` says of a run's beginning and end in words."""
 NOT_SETTINGS = ("algorithm", "env", "config", "sides", *TOLD, "extended", "chosen", "versions")
 """What stands in `config.json` besides settings."""
-INDIFFERENT = ("log", "workers", "worker_timeout", "ray", "devices", *TOLD, "extended", "versions")
+INDIFFERENT = ("log", "workers", "worker_timeout", "ray", "acting", "devices", *TOLD, "extended", "versions")
 """What may change between two parts of one run."""
 
 

@@ -11,16 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.cluster import require_ray
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, PyTree, Trajectory, choose
 from flockrl.envs.api import StepResult
 from flockrl.envs.host.batch import HostBatch, blank_state, words
 from flockrl.envs.host.env import Host
 from flockrl.envs.host.executor import open_executor
-from flockrl.envs.host.workers import Executor
+from flockrl.envs.host.workers import TIMEOUT, Executor
 from flockrl.evaluation.playing import HOST_ENVS, host_episodes
 from flockrl.rollouts.compiled import Actors, Episodes
 from flockrl.rollouts.host import HostActor, host_after, host_rollout, host_start
+from flockrl.rollouts.remote import Player, Recipe, make_recipe, remote_rollout
 from flockrl.training.program import (
     Setting,
     TrainState,
@@ -47,6 +49,9 @@ class HostProgram:
         for name in ("worker_timeout", "ray"):
             if self.options.workers == 0 and getattr(self.options, name) is not None:
                 raise UsageError(f"{name} is for workers, and workers is 0: leave one of them out.")
+        if self.options.acting is not None and self.options.ray is None:
+            raise UsageError("acting says where policies act that have Ray actors: leave it out, or use it with ray.")
+        self.remote = self.options.ray is not None and self.options.acting != "learner"
         self.compile_seconds, self.note, self.fresh = 0.0, "", 0
         self.recording: Any = None
         self.chosen: dict[str, Any] = {}
@@ -67,7 +72,11 @@ class HostProgram:
         self._tests = min(HOST_ENVS, self.options.eval_episodes)
         sizes = [self.options.envs] * len(seeds) + [self._tests]
         how = self.options.workers, self.options.worker_timeout, self.options.ray
-        self._executor, self.note = open_executor(self.host, sizes, *how)
+        if self.remote:
+            self._executor, note = open_executor(self.host, sizes, *how, Player, [self._recipe()])
+            self.note = f"{note}, which act"
+        else:
+            self._executor, self.note = open_executor(self.host, sizes, *how)
         self.chosen = {"workers": self._executor.workers}
         starts = np.cumsum([0, *sizes[:-1]])
         self._batches = {
@@ -75,6 +84,12 @@ class HostProgram:
             for seed, at in zip(seeds, starts[:-1], strict=True)
         }
         self._test = HostBatch(self._executor, int(starts[-1]), self._tests)
+
+    def _recipe(self) -> Recipe:
+        """How actors act."""
+        require_ray()
+        params = jax.eval_shape(lambda key: self.player.params(self.algorithm.init(key)), jax.random.key(0))
+        return make_recipe(self.actor, params, self._blank(), self.options.worker_timeout or TIMEOUT)
 
     def close(self) -> None:
         if self._executor is not None:
@@ -155,10 +170,11 @@ class HostProgram:
         env, key = self.batch(seed), seed_keys(seed)[1]
         learner, actors, iteration = self.settle(state, seed)
         totals: Any = None
+        rollout = remote_rollout if self.remote else host_rollout
         for i in range(count):
             rollout_key, update_key = iteration_keys(key, int(iteration) + i)
             params = self._practice_params(learner)
-            actors, trajectory, episodes = host_rollout(self.actor, params, env, actors, rollout_key)
+            actors, trajectory, episodes = rollout(self.actor, params, env, actors, rollout_key)
             if self.recording is not None:
                 self.recording.add(trajectory, int(iteration) + i)
             learner, metrics = self._update(learner, trajectory, update_key)

@@ -59,7 +59,7 @@ def make_program(config: RunConfig, source: Any) -> Program:
     if isinstance(source, Host):
         _one_device(config)
         return HostProgram(setting, source)
-    for name in ("workers", "worker_timeout", "ray"):
+    for name in ("workers", "worker_timeout", "ray", "acting"):
         if getattr(config.options, name) is not None:
             raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
     return CompiledProgram(setting, source)

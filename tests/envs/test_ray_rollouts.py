@@ -1,18 +1,20 @@
 """Host environments in Ray actors equal those in this process, bit for bit, and an actor or node that dies too."""
 
+import os
+
 import cloudpickle
 import host_envs
 import jax
 import numpy as np
 import pytest
 from conftest import TINY
-from host_envs import Counter, complain, die, once
+from host_envs import Counter, complain, die, hang, once, raises_at_five
 from ray_kit import SMALL, cluster
 from test_resume import rows
 
 import flockrl
 from flockrl.core.errors import UsageError
-from flockrl.envs.host.batch import HostBatch
+from flockrl.envs.host.batch import HostBatch, HostFault
 from flockrl.envs.host.env import Host
 from flockrl.envs.host.remote import Remote
 from flockrl.envs.host.workers import Local
@@ -93,18 +95,46 @@ LEARNERS = {
 }
 
 
-def train(tmp_path, name, algorithm, **how):
+def train(tmp_path, name, algorithm, env=None, **how):
     settings = {k: v for k, v in TINY.items() if k not in ("epochs", "minibatches")} | LEARNERS[algorithm]
-    return flockrl.train(algorithm, counters(), out=tmp_path / name, **settings, **how)
+    return flockrl.train(algorithm, env or counters(), out=tmp_path / name, **settings, **how)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("acting", ["actors", "learner"])
 @pytest.mark.parametrize("algorithm", LEARNERS)
-def test_one_actor_equals_the_local_run(nodes, tmp_path, algorithm):
+def test_one_actor_equals_the_local_run(nodes, tmp_path, algorithm, acting):
     local = train(tmp_path, "local", algorithm, workers=0)
-    actor = train(tmp_path, "actor", algorithm, workers=1, ray=nodes.address, worker_timeout=WAIT)
+    actor = train(tmp_path, "actor", algorithm, workers=1, ray=nodes.address, acting=acting, worker_timeout=WAIT)
     assert rows(local.path) == rows(actor.path)
     same(local.state().learner, actor.state().learner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "timeout"), [(die, WAIT), (hang, 15.0)])
+def test_a_fault_on_an_actor_that_acts_leaves_no_trace(nodes, tmp_path, what, timeout):
+    local, here = train(tmp_path, "local", "ippo", workers=0), os.getpid()
+    trouble = once(str(tmp_path / "happened"), what)
+    env = Host(lambda draw: Counter(lambda team: os.getpid() != here and trouble(team)))  # this process tries it first
+    wild = train(tmp_path, "wild", "ippo", env, workers=2, ray=nodes.address, worker_timeout=timeout)
+    assert wild.metrics()[-1]["restarts"] >= 1
+    assert plain(local) == plain(wild)
+    same(local.state().learner, wild.state().learner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acting", ["actors", "learner"])
+def test_an_environment_that_fails_again_and_again_stops_with_its_traceback(nodes, tmp_path, acting):
+    env, how = (
+        Host(lambda draw: Counter(raises_at_five)),
+        {"ray": nodes.address, "acting": acting, "worker_timeout": WAIT},
+    )
+    with pytest.raises(HostFault, match=r"counter: environment \d fails again and again:(.|\n)*five is too many"):
+        train(tmp_path, "wild", "ippo", env, **how)
+
+
+def plain(run):
+    return [{k: v for k, v in row.items() if k != "restarts"} for row in rows(run.path)]
 
 
 class KillsNodes(flockrl.Callback):
@@ -121,15 +151,14 @@ class KillsNodes(flockrl.Callback):
 
 
 @pytest.mark.slow
-def test_nodes_that_die_during_training_leave_no_trace(nodes, tmp_path):
+@pytest.mark.parametrize("acting", ["actors", "learner"])
+def test_nodes_that_die_during_training_leave_no_trace(nodes, tmp_path, acting):
     local, killer = train(tmp_path, "local", "ippo", workers=0), KillsNodes(nodes)
-    wild = train(
-        tmp_path, "wild", "ippo", workers=2, ray=nodes.address, worker_timeout=WAIT, callbacks=[killer]
-    )  # fmt: skip
+    how = {"workers": 2, "ray": nodes.address, "acting": acting, "worker_timeout": WAIT}
+    wild = train(tmp_path, "wild", "ippo", callbacks=[killer], **how)
     assert killer.killed == 2
     assert wild.metrics()[-1]["restarts"] >= 1
-    plain = [[{k: v for k, v in row.items() if k != "restarts"} for row in rows(run.path)] for run in (local, wild)]
-    assert plain[0] == plain[1]
+    assert plain(local) == plain(wild)
     same(local.state().learner, wild.state().learner)
 
 

@@ -8,6 +8,7 @@ is not repeatable), the episode is cut: its last observation closes it as trunca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +59,8 @@ class HostBatch:
         self.executor, self.slots, self.form = executor, executor.slots.part(start, count), executor.slots.form
         self.spec, self.count = self.form.spec, count
         self.rows, self._all = np.arange(start, start + count), np.arange(count)
+        self.numbers: Sequence[int] | np.ndarray = self._all
+        """[B] what the teams are called in errors."""
         self.cuts = 0
         """Episodes that were cut by faults so far."""
         self.was_cut = np.zeros(count, bool)
@@ -205,7 +208,14 @@ class HostBatch:
         self._begin(which, seeds)
 
     def _fault(self, i: int, why: str) -> HostFault:
-        return HostFault(f"{self.spec.name}: environment {i} fails again and again: {why.rstrip()}")
+        return HostFault(f"{self.spec.name}: environment {self.numbers[i]} fails again and again: {why.rstrip()}")
+
+    def follow(self, action: np.ndarray, draws: np.ndarray, seeds: np.ndarray, done: np.ndarray) -> None:
+        """Remember steps [T, B, ...] that somebody else had these teams take, with what `step` takes of each."""
+        slots = self.slots
+        for t in range(len(action)):
+            slots.action[:], slots.draw[:], slots.seed[:], slots.done[:] = action[t], draws[t], seeds[t], done[t]
+            self._remember(slice(None))
 
     # Between runs
 

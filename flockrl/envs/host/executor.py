@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.envs.host.env import Host, random_action
-from flockrl.envs.host.remote import Remote, actors
+from flockrl.envs.host.remote import Remote, Stepper, actors
 from flockrl.envs.host.workers import TIMEOUT, Executor, Local, Workers, own_cores, owners, pack
 
 CHEAP = 5e-4
@@ -46,17 +47,19 @@ def choose(host: Host, envs: int) -> tuple[int, str]:
 
 
 def open_executor(
-    host: Host, batches: Sequence[int], workers: int | None, timeout: float | None = None, ray: str | None = None
-) -> tuple[Executor, str]:
+    host: Host, batches: Sequence[int], workers: int | None, timeout: float | None = None, ray: str | None = None,
+    life: type[Stepper] = Stepper, more: Sequence[Any] = (),
+) -> tuple[Executor, str]:  # fmt: skip
     """Whoever steps batches of so many teams, and a line about it. `workers` None lets a measurement choose.
 
-    The rows of every batch are spread over all workers. ray: the cluster whose actors they are; by default processes.
+    The rows of every batch are spread over all workers. ray: the cluster whose actors they are, of the kind `life` and
+    made with `more`; by default processes.
     """
     note, limit = "", TIMEOUT if timeout is None else timeout
     if ray is not None:
         count = min(actors(ray, workers), max(batches))
         owner = [worker for size in batches for worker in owners(size, count)]
-        return Remote(host, owner, limit, ray), f"stepped by {count} Ray actor{'s' * (count > 1)}"
+        return Remote(host, owner, limit, ray, life, more), f"stepped by {count} Ray actor{'s' * (count > 1)}"
     if workers is None:
         workers, note = choose(host, max(batches))
         if workers and not _travels(host):

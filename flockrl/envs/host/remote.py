@@ -2,29 +2,30 @@
 
 An actor holds some of the teams. What a command needs travels to it and what came of it travels back, for all of its
 teams in one call. An actor that died, or whose machine did, is replaced; the teams it held are `lost`, and whoever
-drives them plays their episodes again (`batch.py`), as with worker processes.
+drives them plays their episodes again (`batch.py`), as with worker processes. Actors that can do more, such as play
+whole rollouts, are asked for it with `ask` and `answer`.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flockrl.core.cluster import connect
 from flockrl.core.errors import Notice, UsageError
-from flockrl.envs.host.env import IDLE, REPLAY, STEP, Form, Host, HostEnv, Slots, discard, serve
-from flockrl.envs.host.workers import DIED, groups, pack, unpack
+from flockrl.envs.host.env import IDLE, REPLAY, STEP, Form, Host, Slots
+from flockrl.envs.host.workers import DIED, Local, groups, pack, unpack
 
 STARTUP = 180.0
 """Seconds more that an actor has for its first answer: its machine may have to import everything first."""
-TOLD = ("command", "seed")
-"""What every command needs."""
-STEPPED = ("draw", "action", "length")
+TOLD = ("command", "seed", "episode", "length")
+"""What every command needs, and where its teams stand before it."""
+STEPPED = ("draw", "action")
 """What a step needs besides."""
-REPLAYED = ("episode", "length", "actions", "draws")
+REPLAYED = ("actions", "draws")
 """What playing an episode again needs besides."""
 OUTCOME = ("reward", "terminated", "truncated", "done")
 """What comes of a step besides observations."""
@@ -35,18 +36,20 @@ class Stepper:
 
     def __init__(self, packed: bytes, form: Form, count: int):
         warnings.simplefilter("ignore", Notice)  # the trainer has said it when it built the first team
-        self.slots, self.teams, self.build = Slots(form, count), dict[int, HostEnv](), unpack(packed)
+        self.form, self.build = form, unpack(packed)
+        self.local = Local(self, count)
 
     def serve(self, rows: np.ndarray, told: dict[str, np.ndarray]) -> tuple[dict[int, str], dict[str, np.ndarray]]:
         """Row -> what went wrong, and what the rows answer."""
+        slots = self.local.slots
         for name, value in told.items():
-            getattr(self.slots, name)[rows] = value
-        failures = serve(self.slots, self.teams, self.build, rows.tolist())
-        return failures, {name: getattr(self.slots, name)[rows] for name in answers(self.slots, told)}
+            getattr(slots, name)[rows] = value
+        failures = self.local.receive(self.local.send(rows))
+        self.local.lost -= failures.keys()  # the trainer knows
+        return failures, {name: getattr(slots, name)[rows] for name in answers(slots, told)}
 
     def close(self) -> None:
-        for team in self.teams.values():
-            discard(team)
+        self.local.close()
 
 
 def answers(slots: Slots, told: dict[str, Any]) -> tuple[str, ...]:
@@ -55,11 +58,30 @@ def answers(slots: Slots, told: dict[str, Any]) -> tuple[str, ...]:
     return (*slots.fields, *(final + OUTCOME if "draw" in told else ()))
 
 
-class Remote:
-    """Steps teams in Ray actors. `owner[row]` is the actor of a row; several rows share one."""
+class Asked(NamedTuple):
+    """A call under way: the actor's number, the actor, and the answer to come."""
 
-    def __init__(self, host: Host, owner: Sequence[int], timeout: float, address: str):
-        self._ray, self._timeout = connect(address), timeout
+    worker: int
+    actor: Any
+    answer: Any
+
+
+class Gone(Exception):
+    """An actor that was asked is gone or hangs, and another one is in its place. The text says why."""
+
+
+class Remote:
+    """Steps teams in Ray actors. `owner[row]` is the actor of a row; several rows share one.
+
+    life: what actors are, a `Stepper` that is made with `more` besides.
+    """
+
+    def __init__(
+        self, host: Host, owner: Sequence[int], timeout: float, address: str,
+        life: type[Stepper] = Stepper, more: Sequence[Any] = (),
+    ):  # fmt: skip
+        self._ray, self.timeout = connect(address), timeout
+        self._life, self._more = life, [self.put(x) for x in more]
         self._form, self._packed = host.form, pack(host.build)
         self.slots, self.lost, self.restarts = Slots(host.form, len(owner)), set[int](), 0
         self.owner = np.asarray(owner)
@@ -69,14 +91,49 @@ class Remote:
         self._actors = [self._start(worker, cores=1) for worker in range(self.workers)]
         self._answered = [False] * len(self._actors)
         self._ticket = 0
-        self._open: dict[int, list[tuple[int, Any, Any, np.ndarray]]] = {}
-        """Ticket -> (actor's number, the actor, the answer to come, its rows)."""
+        self._open: dict[int, list[tuple[Asked, np.ndarray]]] = {}
+        """Ticket -> the calls, each with its rows."""
 
     def _start(self, worker: int, cores: int) -> Any:
         """A new actor. One that takes another's place may share a core, so that it does not wait for a machine."""
         how: dict[str, Any] = {"num_cpus": cores, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         count = int(np.sum(self.owner == worker))
-        return self._ray.remote(Stepper).options(**how).remote(self._packed, self._form, count)
+        return self._ray.remote(self._life).options(**how).remote(self._packed, self._form, count, *self._more)
+
+    def put(self, value: Any) -> Any:
+        """A reference to a value that travels to each machine once, however many actors are given it."""
+        return self._ray.put(value)
+
+    def ask(self, worker: int, what: str, *args: Any) -> Asked:
+        """Call a method of an actor and do not wait. An actor takes up what it is asked one after the other."""
+        actor = self._actors[worker]
+        return Asked(worker, actor, getattr(actor, what).remote(*args))
+
+    def answer(self, asked: Asked, limit: float | None = None) -> Any:
+        """Wait for an answer, for `limit` seconds at most. Raises `Gone`."""
+        try:
+            found = self._ray.get(asked.answer, timeout=limit)
+        except self._ray.exceptions.GetTimeoutError:
+            why = f"Its actor did not answer within {limit:g} s."
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)  # of an exception in the actor
+            if isinstance(cause, Exception) and not isinstance(cause, self._ray.exceptions.RayError):
+                raise cause from error
+            last = (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
+            why = f"{DIED} (its Ray actor is gone: {last})."
+        else:
+            self._answered[asked.worker] = True
+            return found
+        self._replace(asked.worker, asked.actor)
+        raise Gone(why)
+
+    def startup(self, worker: int) -> float | None:
+        """Seconds for the first answer of an actor; None once it has answered."""
+        return None if self._answered[worker] else self.timeout + STARTUP
+
+    def place(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of rows among those of their actor."""
+        return self._place[rows]
 
     def send(self, rows: Sequence[int] | np.ndarray) -> int:
         """Ask for the rows' commands and do not wait. Actors take up what they are asked one after the other."""
@@ -88,28 +145,21 @@ class Remote:
         for worker in np.unique(self.owner[rows]).tolist():
             mine = rows[self.owner[rows] == worker]
             told = {name: getattr(self.slots, name)[mine] for name in names}
-            actor = self._actors[worker]
-            asked.append((worker, actor, actor.serve.remote(self._place[mine], told), mine))
+            asked.append((self.ask(worker, "serve", self._place[mine], told), mine))
         return self._ticket
 
     def receive(self, ticket: int) -> dict[int, str]:
         """Wait for what was asked. Row -> what went wrong."""
         failed: dict[int, str] = {}
-        for worker, actor, answer, rows in self._open.pop(ticket):
-            failed |= self._take(worker, actor, answer, rows)
+        for asked, rows in self._open.pop(ticket):
+            try:
+                failed |= self._take(rows, *self.answer(asked, self.startup(asked.worker) or self.timeout))
+            except Gone as error:
+                failed |= {int(row): str(error) for row in rows}
         return failed
 
-    def _take(self, worker: int, actor: Any, answer: Any, rows: np.ndarray) -> dict[int, str]:
+    def _take(self, rows: np.ndarray, failures: dict[int, str], told: dict[str, np.ndarray]) -> dict[int, str]:
         """Take in one answer."""
-        limit = self._timeout + (0.0 if self._answered[worker] else STARTUP)
-        try:
-            failures, told = self._ray.get(answer, timeout=limit)
-        except self._ray.exceptions.GetTimeoutError:
-            return self._replace(worker, actor, rows, f"Its actor did not answer within {limit:g} s.")
-        except self._ray.exceptions.RayError as error:
-            last = (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
-            return self._replace(worker, actor, rows, f"{DIED} (its Ray actor is gone: {last}).")
-        self._answered[worker] = True
         failed = {int(row): failures[place] for row, place in zip(rows, self._place[rows], strict=True)
                   if place in failures}  # fmt: skip
         good = np.array([int(row) not in failed for row in rows], bool)
@@ -120,14 +170,13 @@ class Remote:
         self.restarts += len(failed)
         return failed
 
-    def _replace(self, worker: int, actor: Any, rows: np.ndarray, why: str) -> dict[int, str]:
-        """Put a new actor in the place of one that is gone or hangs, once. What it was asked has failed."""
+    def _replace(self, worker: int, actor: Any) -> None:
+        """Put a new actor in the place of one that is gone or hangs, once."""
         if self._actors[worker] is actor:
             self._ray.kill(actor)
             self._actors[worker], self._answered[worker] = self._start(worker, cores=0), False
             self.restarts += 1
             self.lost |= {int(row) for row in np.flatnonzero(self.owner == worker)}
-        return {int(row): why for row in rows}
 
     def groups(self, count: int) -> list[slice]:
         """Of a batch of `count` teams, those that are best stepped together; every actor has some of each group."""

@@ -36,10 +36,17 @@ DIED = "Its worker process died in its step"
 LOST = "Its worker process was killed in another's step or between steps"
 
 
+class Blueprint(Protocol):
+    """What it takes to make teams: the form of their arrays, and a function that builds one. A `Host` is such."""
+
+    form: Form
+    build: Callable[[bool], HostEnv]
+
+
 class Local:
     """Steps teams in this process. A team that raises is thrown away and built anew."""
 
-    def __init__(self, host: Host, count: int):
+    def __init__(self, host: Blueprint, count: int):
         self.slots, self.lost, self.restarts, self.workers = Slots(host.form, count), set[int](), 0, 0
         self._build, self._teams = host.build, dict[int, HostEnv]()
         self._failures: dict[int, str] = {}
