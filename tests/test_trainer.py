@@ -77,7 +77,7 @@ def test_learning_from_rows_equals_learning_live(name):
         pytest.param("mappo", SPREAD, {"memory": "gru"}, id="mappo"),
         pytest.param("maddpg", REAL, {}, id="maddpg", marks=pytest.mark.slow),
         pytest.param("ireinforce", REAL, {}, id="ireinforce", marks=pytest.mark.slow),
-        pytest.param("vdn", SPREAD, {"memory": "gru", "sequence": 10, "batch_size": 20}, id="vdn", marks=pytest.mark.slow),
+        pytest.param("vdn", SPREAD, REMEMBERING, id="vdn", marks=pytest.mark.slow),
     ],
 )
 def test_a_loaded_trainer_goes_on_as_if_never_stopped(tmp_path, name, spec, settings):
