@@ -207,11 +207,11 @@ def test_focus_beats_rush_and_rush_beats_chance():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mfq", "iql"])
-def test_learners_beat_chance(name, tmp_path):
+def test_a_team_that_keeps_exploring_learns_to_fight(tmp_path):
+    """An attack costs 0.1 and at first hardly ever lands: without much entropy, agents learn to strike nobody."""
     run = flockrl.train(
-        name, "mean_field/battle:n=4,size=8,opponent=random", steps=40_000, envs=8, eval_every=40_000, eval_episodes=50,
-        buffer_size=40_000, learning_starts=1000, out=tmp_path / "run",
+        "mfac", "mean_field/battle:n=8,size=8,opponent=random", steps=300_000, envs=64, entropy=0.2,
+        entropy_schedule="exponential", eval_every=300_000, eval_episodes=50, out=tmp_path / "run",
     )  # fmt: skip
     assert run.metrics()[-1]["eval_won"] > 0.9
-    assert run.metrics()[-1]["eval_kills"] > 0.3
+    assert run.metrics()[-1]["eval_kills"] > 0.6
