@@ -132,7 +132,8 @@ def apart(words, folder):
             assert process.stdout.readline(), process.stderr.read()
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
-        return process.returncode, err
+        stopped = words[0] in SERVERS and process.returncode == 130  # before it had begun to listen
+        return (0, "") if stopped else (process.returncode, err)
 
 
 @pytest.fixture

@@ -210,3 +210,15 @@ def test_a_kernel_of_ones_own_trains_and_resumes(tmp_path):
         _trainer(kernel="nowhere:Net")
     with pytest.raises(UsageError, match=r"flax\.linen\.Module"):
         _trainer(kernel="json:JSONDecoder")
+
+
+def test_a_side_may_have_the_name_of_a_setting():
+    """`adversary` is a side of simple_tag, and a setting of those who train against one."""
+    from flockrl.training.setup import configure_trainer
+
+    spec = flockrl.make_env("mpe/simple_tag").spec
+    sides = {"adversary": "ippo", "agent": "ippo"}
+    _, config = configure_trainer(sides, spec, {"adversary": {"lr": 0.5}}, None, None, 4)
+    assert config.players["adversary"].config.lr == 0.5
+    with pytest.raises(UsageError, match="adversary needs rollouts of its own"):
+        configure_trainer("ippo", spec, {"adversary": "observation:eps=0.1"}, None, None, 4)

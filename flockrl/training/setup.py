@@ -62,7 +62,8 @@ def configure_trainer(
         return title(hyperparams), hyperparams
     if not isinstance(hyperparams, Mapping):
         return str(algorithm), hyperparams
-    refuse_practice(SimpleNamespace(**hyperparams), str(algorithm), "rollouts of its own (`flockrl train`)")
+    own = {name: value for name, value in hyperparams.items() if not isinstance(value, Mapping)}  # no side's settings
+    refuse_practice(SimpleNamespace(**own), str(algorithm), "rollouts of its own (`flockrl train`)")
     given: dict[str, Any] = {}
     if kernel is not None:
         given["kernel"] = kernel if isinstance(kernel, str) else f"{kernel.__module__}:{kernel.__qualname__}"
