@@ -7,7 +7,7 @@ Foerster et al. 2018 (arXiv 1705.08926).
 The critic of agent i reads the state, the agent's own observation and what the others did, and has an output for each
 own action: one pass tells them all. Its output is what is left of the value once the state's is taken off, so that
 Q_i = V_i(s) + output; it learns what is left of lambda returns, and begins near 0: as good as the state's value alone.
-It learns from every other step of a rollout, once, in as many gradient steps as the other networks make.
+It learns from half of the steps of a rollout, drawn at random, in as many gradient steps as the other networks make.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from flockrl.algos.counterfactual import ChoiceCritic
 from flockrl.algos.defaults import settle
 from flockrl.algos.on_policy_config import Reads
 from flockrl.algos.opponents import foreseen_size
-from flockrl.algos.parts import adam, as_number, check_layers, joint, layer_names, lr_factor, mean, var
+from flockrl.algos.parts import adam, as_number, check_layers, joint, layer_names, mean, schedule_factor, var
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, merge, pooling, take
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
@@ -295,12 +295,12 @@ class OnPolicy(StochasticPolicy, ABC):
     # The end of an update
 
     def _lr(self, state: OnPolicyState) -> Array:
-        return self.config.lr * lr_factor(self.config.lr_schedule, state.updates / self.updates)
+        return self.config.lr * schedule_factor(self.config.lr_schedule, state.updates / self.updates)
 
     def _entropy(self, state: OnPolicyState) -> Array:
         """The weight of the entropy bonus."""
         weight, schedule = as_number(self.config.entropy), self.config.entropy_schedule
-        return weight if schedule == "constant" else weight * lr_factor(schedule, state.updates / self.updates)
+        return weight if schedule == "constant" else weight * schedule_factor(schedule, state.updates / self.updates)
 
     def _explained(self, returns: Array, value: Array, weight: Array | None) -> Array:
         """The part of the returns' variance that the critic foresaw."""

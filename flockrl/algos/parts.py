@@ -76,7 +76,7 @@ def var(x: Array, weight: Array | None) -> Array:
     return mean((x - mean(x, weight)) ** 2, weight)
 
 
-def lr_factor(schedule: Schedule, progress: Array) -> Array:
+def schedule_factor(schedule: Schedule, progress: Array) -> Array:
     """A schedule, of the learning rate or of a weight: a factor after this part of the run, from 1 to 0 unless it is
     constant; exponential, where every step takes the same part away, from 1 to a hundredth."""
     progress = jnp.minimum(progress, 1.0)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.credit import CreditConfig
 from flockrl.algos.defaults import STRETCH, settle
-from flockrl.algos.parts import Schedule, adam, check_layers, descend, lr_factor, require, require_room
+from flockrl.algos.parts import Schedule, adam, check_layers, descend, require, require_room, schedule_factor
 from flockrl.algos.wrappers.settings import PracticeConfig
 from flockrl.comm.settings import CommConfig, draws_lots
 from flockrl.core.devices import spread
@@ -286,7 +286,7 @@ class ReplayLearner(ABC):
         progress = state.iterations / self.iterations
         ready = (self._steps(after) >= config.learning_starts) & (replay.filled >= self.window)
         count = jnp.where(ready, self.updates, 0)
-        factor = lr_factor(config.lr_schedule, progress)
+        factor = schedule_factor(config.lr_schedule, progress)
         beta = config.priority_beta + (1 - config.priority_beta) * progress
 
         def learn(learned: Learned, priority: Any, key: Array) -> tuple[Learned, Any, dict[str, Array]]:

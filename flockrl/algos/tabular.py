@@ -19,7 +19,7 @@ from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.defaults import settle
 from flockrl.algos.exploration import level
 from flockrl.algos.family import Family
-from flockrl.algos.parts import Schedule, lr_factor, own_key, require, require_discrete, require_room
+from flockrl.algos.parts import Schedule, own_key, require, require_discrete, require_room, schedule_factor
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.lives import learning_weight
@@ -181,7 +181,7 @@ class Tabular:
         """Learn from every transition, ordered by time, then environment, then agent."""
         config, progress = self.config, state.iterations / self.updates
         gamma = config.gamma or 0.0
-        lr = config.lr * lr_factor(config.lr_schedule, progress)
+        lr = config.lr * schedule_factor(config.lr_schedule, progress)
         visits = self._visits(trajectory)
 
         def error(values: Array, visit: Visit) -> Array:

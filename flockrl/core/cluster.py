@@ -13,6 +13,10 @@ AUTO = "auto"
 """The address of the cluster at hand, else of one that is started on this machine."""
 
 
+RETRIES = 20
+"""How often work whose node is lost is given to another."""
+
+
 def outside(address: Any) -> list[str]:
     """What a file that gives its work to a Ray cluster has to be trusted with: machines that run it, and whose answers
     are unpickled; [] for the cluster at hand."""
@@ -58,6 +62,9 @@ def connect(address: str) -> Any:
     return ray
 
 
-def largest_node(ray: Any) -> int:
-    """Cores of the largest machine of the cluster."""
-    return max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
+def connect_for(address: str, cores: int) -> Any:
+    """Ray, connected for work that needs so many cores of one machine."""
+    ray = connect(address)
+    if max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0) < cores:
+        raise UsageError(f"No machine of the cluster has {cores} cores: use fewer --cores.")
+    return ray

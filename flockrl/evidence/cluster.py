@@ -12,13 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flockrl.core.cluster import connect, largest_node
-from flockrl.core.errors import UsageError
+from flockrl.core.cluster import RETRIES, connect_for
 from flockrl.core.rundir import METRICS
 from flockrl.evidence.node import run_cell
 
-RETRIES = 20
-"""How often a cell is given to another node."""
 PATIENCE = 120.0
 """Seconds that cells have to save when they are asked to end."""
 
@@ -28,9 +25,7 @@ def drive(
     watch: Callable[[Sequence[Any], Any], None], end: Callable[[Any, int, str], None],
 ) -> None:  # fmt: skip
     """Run the waiting works, whose tasks these are, and tell `end` the status and complaint of each."""
-    ray = connect(address)
-    if largest_node(ray) < cores:
-        raise UsageError(f"No machine of the cluster has {cores} cores: use fewer --cores.")
+    ray = connect_for(address, cores)
     marker = str((out / "suite.json").absolute())
     gpus = int(any(task["platform"] == "gpu" for task in tasks))
     remote = ray.remote(run_cell).options(num_cpus=cores, num_gpus=gpus, max_retries=RETRIES)

@@ -92,9 +92,14 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
 
 def collect(paths: Iterable[str | Path]) -> tuple[list[Record], list[Path]]:
     """The finished runs at or below `paths`, and the directories of unfinished ones."""
-    found = find(paths)
-    unfinished = [path for path in found if not (path / RESULT).is_file() and trainer_at(path) is None]
-    records = [_read(path) if trainer_at(path) is None else _served(path) for path in found if path not in unfinished]
+    unfinished, records = list[Path](), list[Record]()
+    for path in find(paths):
+        if trainer_at(path):
+            records.append(_served(path))
+        elif (path / RESULT).is_file():
+            records.append(_read(path))
+        else:
+            unfinished.append(path)
     if not records:
         raise UsageError(f"No finished run: continue one with `flockrl resume {unfinished[0]}`.")
     return _named(records), unfinished

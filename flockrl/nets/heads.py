@@ -57,11 +57,11 @@ def _factorised(group: Group) -> Head:
     """
     sizes = np.asarray(group.factors)
     starts = np.cumsum(sizes) - sizes
-    kinds = [np.flatnonzero(sizes == n) for n in np.unique(sizes)]
+    unlike = np.unique(sizes).tolist()
+    kinds = [np.flatnonzero(sizes == n) for n in unlike]
     order = np.argsort(np.concatenate(kinds))
     heads = [
-        _categorical(group._replace(action_size=n, factors=(n,), legal=np.ones((group.size, n), bool)))
-        for n in np.unique(sizes).tolist()
+        _categorical(group._replace(action_size=n, factors=(n,), legal=np.ones((group.size, n), bool))) for n in unlike
     ]
 
     def part(x: Array, kind: Any) -> Array:

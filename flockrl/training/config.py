@@ -45,7 +45,8 @@ class TrainOptions:
     worker_timeout: float | None = None
     """Seconds without an answer after which a worker is taken for hung and replaced; by default 60."""
     ray: str | None = None
-    """Ray cluster whose actors are the workers: auto for the one at hand, or a local one, or its address HOST:PORT."""
+    """Ray cluster whose actors are the workers: auto for the one at hand, or a local one, or its address HOST:PORT. Of
+    `flockrl tune`, the cluster that runs the trials."""
     acting: Literal["actors", "learner"] | None = None
     """Where policies act with --ray: on the actors, so that whole rollouts travel (the default), or on the learner."""
     devices: int | Literal["all"] = 1

@@ -13,14 +13,10 @@ import subprocess
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from flockrl.core.cluster import connect, largest_node
-from flockrl.core.errors import UsageError
+from flockrl.core.cluster import RETRIES, connect_for
 from flockrl.envs.host.workers import own_cores
 from flockrl.evidence.harness import share_cores
 from flockrl.evidence.node import Seat, end_cell, start_cell, tell
-
-RETRIES = 20
-"""How often a trial is given to another node."""
 
 
 class News(NamedTuple):
@@ -92,9 +88,7 @@ class Cluster:
     """
 
     def __init__(self, address: str, cores: int, marker: Path, platform: str | None):
-        self._ray, self._cores, self._marker = connect(address), cores, str(marker.absolute())
-        if largest_node(self._ray) < cores:
-            raise UsageError(f"No machine of the cluster has {cores} cores: use fewer --cores.")
+        self._ray, self._cores, self._marker = connect_for(address, cores), cores, str(marker.absolute())
         self._kind = self._ray.remote(Seat).options(
             num_cpus=cores,
             num_gpus=int(platform == "gpu"),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flockrl.algos.parts import lr_factor
+from flockrl.algos.parts import schedule_factor
 from flockrl.algos.ppo import _PPO, PPOConfig, make
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
@@ -303,7 +303,7 @@ def test_value_clip_limits_how_far_values_are_credited():
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "exponential"])
 def test_learning_rate_schedules(schedule):
-    start, middle, end = (float(lr_factor(schedule, jnp.float32(x))) for x in (0, 0.5, 1))
+    start, middle, end = (float(schedule_factor(schedule, jnp.float32(x))) for x in (0, 0.5, 1))
     assert start == pytest.approx(1.0)
     later = {"constant": (1.0, 1.0), "exponential": (0.1, 0.01)}.get(schedule, (0.5, 0.0))
     assert (middle, end) == pytest.approx(later, abs=1e-6)

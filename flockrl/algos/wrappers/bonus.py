@@ -14,7 +14,7 @@ from flockrl.algos.bonus.influence import Influence
 from flockrl.algos.bonus.models import ICM, RND
 from flockrl.algos.bonus.novelty import Look, Measure, Novelty, share, shares
 from flockrl.algos.family import Family
-from flockrl.algos.parts import lr_factor, mean
+from flockrl.algos.parts import mean, schedule_factor
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 
 SCALES = {"advantage": 1.0, "replay": 0.1, "reward": 0.1}
@@ -100,7 +100,7 @@ def exploring(algorithm: Algorithm, spec: EnvSpec, config: Any, family: Family, 
     def update(state: ExploringState, trajectory: Trajectory, key: Array) -> tuple[ExploringState, Metrics]:
         own = jax.random.split(jax.random.fold_in(key, 0xB0), 2)
         novelty, told = bonus.learn(state.novelty, trajectory, own[0])
-        paid, scale = bonus(novelty, trajectory), full * lr_factor(schedule, state.updates / updates)
+        paid, scale = bonus(novelty, trajectory), full * schedule_factor(schedule, state.updates / updates)
         after, extras, value = trajectory, dict(trajectory.extras), state.critic
         if critic is not None:
             advantage, value, more = critic.advantage(state.critic, trajectory, paid, own[1])
