@@ -5,60 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.credit import CreditConfig
+from flockrl.algos.learner_config import LearnerConfig
 from flockrl.algos.parts import Schedule, require
-from flockrl.algos.wrappers.settings import PracticeConfig
-from flockrl.comm.settings import CommConfig
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import Share
 from flockrl.nets.torsos import Activation
 
 Reads = Literal["none", "own", "central", "agent"]
 
 
 @dataclass(frozen=True)
-class PolicyConfig(PracticeConfig, CommConfig, BonusConfig):
+class PolicyConfig(LearnerConfig):
     """Settings of every learner of a stochastic policy."""
 
-    share: Share = "groups"
-    """Who shares parameters: all agents, agents of one kind (groups), or none; or average:every=K, where agents of one
-    kind begin alike, learn alone and average their policies every K updates (with topology=ring|star, neighbours
-    do)."""
-    agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own, unless the environment says that agents
-    are anonymous."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of each network."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
-    kernel: str | None = None
-    """A flax module of your own in place of the hidden layers, as package.module:Class."""
-    memory: Literal["none", "gru"] = "none"
-    """Whether networks remember past observations."""
-    memory_size: int = 64
-    """Size of the GRU's memory."""
     rollout_steps: int = 100
     """Steps of every environment between updates."""
     lr: float = 2e-3
     """Adam's learning rate."""
-    lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
-    max_grad_norm: float | None = 0.5
-    """Gradients of each network are scaled down to this norm; None for never."""
     normalize_obs: bool = False
     """Scale observations by their running mean and deviation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
-            memory_size=self.memory_size > 0,
-            rollout_steps=self.rollout_steps > 0,
-            lr=self.lr > 0,
-            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
-        )
         if self.normalize_obs and self.net != "flat":
             raise UsageError("normalize_obs scales every place of a row, and a set has no places: use --net flat.")
 

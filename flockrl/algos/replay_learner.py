@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.credit import CreditConfig
 from flockrl.algos.defaults import STRETCH, settle
-from flockrl.algos.parts import Schedule, adam, check_layers, descend, require, require_room, schedule_factor
-from flockrl.algos.wrappers.settings import PracticeConfig
-from flockrl.comm.settings import CommConfig, draws_lots
+from flockrl.algos.learner_config import LearnerConfig
+from flockrl.algos.parts import adam, check_layers, descend, require, require_room, schedule_factor
+from flockrl.comm.settings import draws_lots
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import Share, make_groups
+from flockrl.core.groups import make_groups
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
-from flockrl.nets.torsos import Activation
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
 TRANSITIONS, SEQUENCES = 256, 32
@@ -30,35 +28,16 @@ TRANSITIONS, SEQUENCES = 256, 32
 
 
 @dataclass(frozen=True)
-class ReplayConfig(PracticeConfig, CommConfig, CreditConfig, BonusConfig):
+class ReplayConfig(LearnerConfig, CreditConfig):
     """Settings of every learner with a replay."""
 
-    share: Share = "groups"
-    """Who shares parameters: all agents, agents of one kind (groups), or none; or average:every=K, where agents of one
-    kind begin alike, learn alone and average their policies every K updates (with topology=ring|star, neighbours
-    do)."""
-    agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own, unless the environment says that agents
-    are anonymous."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of each network."""
-    activation: Activation = "relu"
-    """Activation after each hidden layer."""
-    kernel: str | None = None
-    """A flax module of your own in place of the hidden layers, as package.module:Class."""
-    memory: Literal["none", "gru"] = "none"
-    """Whether agents remember past observations."""
-    memory_size: int = 64
-    """Size of the GRU's memory."""
     sequence: int | None = None
     """Steps in a row that a sample learns from; by default 1, or 25 with memory and as many as a rollout
     has where that is more."""
     burn_in: int | None = None
     """Steps before them that only fill the memory; by default 0, or 8 for actors and critics with memory."""
-    rollout_steps: int = 25
-    """Steps of every environment between updates."""
     steps_per_update: int | None = None
-    """Environment steps for each gradient step, which must divide envs x rollout_steps; by default 4 to 25, so that a
+    """Environment steps for each gradient step, which must divide envs x rollout_steps; by default 2 to 25, so that a
     run has about 40,000 gradient steps."""
     batch_size: int | None = None
     """Transitions of the whole team in each gradient step; by default 256, or 32 sequences where sequences are learned
@@ -82,19 +61,11 @@ class ReplayConfig(PracticeConfig, CommConfig, CreditConfig, BonusConfig):
     that are won or lost."""
     tau: float = 0.02
     """How far the target networks move towards the online ones when they move."""
-    lr: float = 1e-3
-    """Adam's learning rate."""
-    lr_schedule: Schedule = "linear"
-    """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
-    max_grad_norm: float | None = 0.5
-    """Gradients of each network are scaled down to this norm; None for never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
             self,
-            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
-            rollout_steps=self.rollout_steps > 0,
             steps_per_update=self.steps_per_update is None or self.steps_per_update > 0,
             batch_size=self.batch_size is None or self.batch_size > 0,
             buffer_size=self.buffer_size > 0,
@@ -104,9 +75,6 @@ class ReplayConfig(PracticeConfig, CommConfig, CreditConfig, BonusConfig):
             priority_beta=0 <= self.priority_beta <= 1,
             gamma=self.gamma is None or 0 <= self.gamma <= 1,
             tau=0 < self.tau <= 1,
-            lr=self.lr > 0,
-            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
-            memory_size=self.memory_size > 0,
             sequence=self.sequence is None or self.sequence > 0,
             burn_in=self.burn_in is None or self.burn_in >= 0,
         )
