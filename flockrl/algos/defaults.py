@@ -42,8 +42,8 @@ def _sequence(case: Case) -> int | None:
 
 
 def _steps_per_update(case: Case) -> int:
-    """About 40,000 gradient steps in a run, one per 4 to 25 environment steps; it divides those of an iteration."""
-    wanted, own = min(max(case.steps // 40_000, 4), 25), case.envs * case.config.rollout_steps
+    """About 40,000 gradient steps in a run, one per 2 to 25 environment steps; it divides those of an iteration."""
+    wanted, own = min(max(case.steps // 40_000, 2), 25), case.envs * case.config.rollout_steps
     return max(n for n in range(1, wanted + 1) if own % n == 0)
 
 

@@ -54,10 +54,10 @@ def test_minibatches_divide_the_environments(envs: int, minibatches: int):
 @pytest.mark.parametrize(
     ("envs", "rollout", "updates", "every", "starts"),
     [
-        (16, 25, 250, 4, 5_000),  # 100,000 steps
+        (16, 25, 250, 2, 5_000),  # 100,000 steps
         (16, 25, 5_000, 25, 5_000),  # 2,000,000
         (16, 25, 1_000, 10, 5_000),  # 400,000
-        (3, 7, 10, 3, 21),  # 210: 4 does not divide 21
+        (3, 7, 10, 1, 21),  # 210: 2 does not divide 21
         (1, 1, 50_000, 1, 5_000),
     ],
 )
