@@ -95,8 +95,8 @@ class HAPPO(_PPO):
 
     # In turn
 
-    def _epochs(
-        self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array, loss: Any = None
+    def _fitted(
+        self, params: PyTree, optimiser: PyTree, batch: Batch, pace: Pace, key: Array
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """All agents one after the other, then the critic. Minibatches are the same for all of them."""
         count = len(self.groups)
@@ -111,7 +111,7 @@ class HAPPO(_PPO):
         carry = params["actor"], optimiser["actor"], jnp.ones(batch.first.shape)
         (actor, actor_state, factor), metrics = jax.lax.scan(turn, carry, order)
         metrics = jax.tree.map(jnp.mean, metrics)
-        own, own_state, more = super()._epochs(
+        own, own_state, more = self._epochs(
             {"critic": params["critic"]}, {"critic": optimiser["critic"]}, batch, pace, key, self._critic_loss
         )
         told = {**more, **metrics, "factor": factor.mean(), "factor_std": factor.std()}
@@ -144,28 +144,13 @@ class HAPPO(_PPO):
         """One group's network and optimiser after its turn: PPO's epochs, with advantages times the factor."""
         loss = partial(self._group_loss, g)
         net, opt, held = {"actor": (params,)}, {"actor": (state,)}, batch._replace(factor=factor)
-        nets, states, metrics = super()._epochs(net, opt, held, pace, key, loss)
+        nets, states, metrics = self._epochs(net, opt, held, pace, key, loss)
         return nets["actor"][0], states["actor"][0], metrics
 
     def _group_loss(self, g: int, params: PyTree, batch: Batch, bonus_weight: Array) -> tuple[Array, dict[str, Array]]:
-        """The clipped surrogate of one group, times the factor."""
         batch, first = self._in_time(batch)
-        assert batch.factor is not None
-        group = self.groups[g]
         out = self.actor.alone(g, params["actor"][0], batch.seen, batch.actor_memory, first)
-        logp, entropy = self._chosen(group, self.heads[g], out, batch.action, batch.seen.avail)
-        old, advantage = (take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage))
-        factor = jnp.repeat(batch.factor.reshape(-1), group.size)
-        weight = None if batch.weight is None else take(batch.weight, group, 2).reshape(-1)
-        surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
-        policy_loss, bonus = -mean(factor * surrogate, weight), mean(entropy, weight)
-        metrics = {
-            "policy_loss": policy_loss,
-            "entropy": bonus,
-            "approx_kl": mean(jnp.exp(log_ratio) - 1 - log_ratio, weight),
-            "clip_fraction": mean(clipped, weight),
-        }
-        return policy_loss - bonus_weight * bonus, metrics
+        return self._policy_loss(g, out, batch, bonus_weight)
 
     def _critic_loss(self, params: PyTree, batch: Batch, _: Array) -> tuple[Array, dict[str, Array]]:
         batch, first = self._in_time(batch)

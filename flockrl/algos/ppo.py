@@ -280,37 +280,40 @@ class _PPO(OnPolicy):
         values, _ = self._values(params["critic"], batch.seen, batch.critic_memory, first)
         total = jnp.float32(0)
         rows: list[dict[str, Array]] = []
-        for i, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
-            logp, entropy = self._chosen(group, head, out, batch.action, batch.seen.avail)
-            old, advantage, value, target, old_value = (
-                take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage, values, batch.target, batch.value)
-            )
-            weight, known = (None if w is None else take(w, group, 2).reshape(-1) for w in (batch.weight, batch.known))
-            surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
-            policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
-            value_loss = mean(self._value_error(value, target, old_value), known)
-            total = total + policy_loss - bonus_weight * bonus + value_loss
+        for g, (group, head, out) in enumerate(zip(self.groups, self.heads, outs, strict=True)):
+            loss, told = self._policy_loss(g, out, batch, bonus_weight)
+            value, target, old = (take(x, group, 2).reshape(-1) for x in (values, batch.target, batch.value))
+            known = None if batch.known is None else take(batch.known, group, 2).reshape(-1)
+            told["value_loss"] = mean(self._value_error(value, target, old), known)
+            total = total + loss + told["value_loss"]
+            weight = None if batch.weight is None else take(batch.weight, group, 2)
             if batch.magnet:
-                apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
+                apart = head.kl(out, batch.magnet[g], legal(group, batch.seen.avail))
                 total = total + self.config.magnet * mean(apart, weight)
-            told: dict[str, Array] = {}
             if batch.moves:
-                learns = None if batch.weight is None else take(batch.weight, group, 2)
-                surprise, right = prediction(self.spec, group, foreseen[i], batch.moves, learns)  # type: ignore[arg-type]
+                surprise, right = prediction(self.spec, group, foreseen[g], batch.moves, weight)  # type: ignore[arg-type]
                 total = total + self.config.model_opponents * surprise
-                told = {"opponent_loss": surprise, "opponent_accuracy": right}
-            kl = mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
-            rows.append(
-                {
-                    **told,
-                    "policy_loss": policy_loss,
-                    "value_loss": value_loss,
-                    "entropy": bonus,
-                    "approx_kl": kl,
-                    "clip_fraction": mean(clipped, weight),
-                }
-            )
+                told |= {"opponent_loss": surprise, "opponent_accuracy": right}
+            rows.append(told)
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]
+
+    def _policy_loss(self, g: int, out: Array, batch: Batch, bonus_weight: Array) -> tuple[Array, dict[str, Array]]:
+        """The clipped surrogate of one group, each step times its factor, and the entropy bonus; metrics of both."""
+        group = self.groups[g]
+        logp, entropy = self._chosen(group, self.heads[g], out, batch.action, batch.seen.avail)
+        old, advantage = (take(x, group, 2).reshape(-1) for x in (batch.logp, batch.advantage))
+        weight = None if batch.weight is None else take(batch.weight, group, 2).reshape(-1)
+        surrogate, log_ratio, clipped = self._surrogate(logp, old, advantage)
+        if batch.factor is not None:
+            surrogate = jnp.repeat(batch.factor.reshape(-1), group.size) * surrogate
+        policy_loss, bonus = -mean(surrogate, weight), mean(entropy, weight)
+        metrics = {
+            "policy_loss": policy_loss,
+            "entropy": bonus,
+            "approx_kl": mean(jnp.exp(log_ratio) - 1 - log_ratio, weight),
+            "clip_fraction": mean(clipped, weight),
+        }
+        return policy_loss - bonus_weight * bonus, metrics
 
     def _outputs(self, actor: PyTree, batch: Batch, first: Array | None) -> tuple[list[Array], list[Array]]:
         """What each group's policy says of a minibatch and, where that is learned, what it predicts of others."""

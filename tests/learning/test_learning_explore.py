@@ -27,3 +27,13 @@ def test_a_deviation_that_two_must_make_at_once_is_tried_for_a_bonus_on_what_is_
     own = {"steps": 24_000, "steps_per_update": 10, "eval_every": 24_000, "quiet": True}
     run = flockrl.train("qmix", "explore/k_step", seed=0, out=tmp_path / "run", **own, **bonus)
     assert run.evaluate(4).mean == 13
+
+
+@pytest.mark.slow
+def test_policy_gradients_pass_a_small_door_for_a_bonus(tmp_path):
+    """As the team acts in training, since greedy moves may go round in circles."""
+    own = {"envs": 32, "rollout_steps": 32, "entropy": 0.003, "advantage_floor": 1.0, "bonus_scale": 0.1}
+    run = flockrl.train(
+        "mappo", "explore/pass:size=10,steps=100", steps=200_000, out=tmp_path / "run", quiet=True, **own, **COARSE
+    )
+    assert run.evaluate(50, explore=True).mean > 0.9

@@ -1,7 +1,9 @@
 """What the bonus is worth to learners with advantages: returns of it with their own value, discount and no episode cut.
 
 Burda et al. 2019 (RND, arXiv 1810.12894): what is new does not end with an episode, so that agents do not shun ends
-that lead to more of it; and bonuses are divided by the running deviation of their discounted sums.
+that lead to more of it. Bonuses fall by orders of magnitude as things become known, faster than a network unlearns.
+So the network speaks in units of the newest returns, and what it expects falls with them; and advantages are
+normalised, so that the last novelty counts as much as the first.
 """
 
 from __future__ import annotations
@@ -12,21 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.algos.parts import adam, descend, joint, mean
+from flockrl.algos.parts import adam, descend, joint, mean, var
 from flockrl.algos.returns import gae
 from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
 from flockrl.nets.network import Network
 from flockrl.nets.normalisation import Moments, moments, observe
 
 LAMBDA, LR, EPOCHS = 0.95, 1e-3, 2
+SLOWEST, FLOOR = 0.5, 0.05
+"""The least weight of a new rollout in the units, and the part of the returns' deviation that advantages are divided by
+at least."""
 
 
 class CriticState(NamedTuple):
-    """params, optimiser: of the network; sums: [B, N] discounted bonuses so far; scale: their moments."""
+    """params, optimiser: of the network; scale: moments of the newest returns, which are its units."""
 
     params: PyTree
     optimiser: PyTree
-    sums: Array
     scale: Moments
 
 
@@ -42,30 +46,24 @@ class BonusCritic:
 
     def init(self, key: Array) -> CriticState:
         params = self.net.init(key, jnp.zeros((1, 1, self.spec.central_size)))["params"]
-        n = self.spec.num_agents
-        return CriticState(params, self.optimiser.init(params), jnp.zeros((self.envs, n)), moments((n,)))
+        return CriticState(params, self.optimiser.init(params), moments((self.spec.num_agents,)))
 
     def advantage(
         self, state: CriticState, rollout: Trajectory, bonus: Array, key: Array
     ) -> tuple[Array, CriticState, dict[str, Array]]:
-        """[T, B, N] advantages of bonuses, in units of the deviation of their returns, and the state after it."""
-
-        def add(sums: Array, now: Array) -> tuple[Array, Array]:
-            sums = self.gamma * sums + now
-            return sums, sums
-
-        sums, along = jax.lax.scan(add, state.sums, bonus)
-        together = np.zeros(self.spec.num_agents, np.int32)
-        scale = observe(state.scale, along, None, together, slowest=0.05)
-        paid = bonus / scale.std
-        seen = self._see(rollout.obs, rollout.state)
-        value = self._value(state.params, seen)
-        last = self._value(state.params, self._see(rollout.next_obs[-1], _last(rollout.next_state)))
-        following = jnp.concatenate([value[1:], last[None]])
-        never = jnp.zeros(paid.shape, bool)
-        advantage = gae(paid, value, following, never, never, self.gamma, LAMBDA)
-        params, optimiser, loss = self._fit(state, seen, advantage + value, key)
-        return advantage, CriticState(params, optimiser, sums, scale), {"bonus_value_loss": loss}
+        """[T, B, N] advantages of bonuses with mean 0 and deviation 1, and the state after it."""
+        old, seen = state.scale, self._see(rollout.obs, rollout.state)
+        last = self._see(rollout.next_obs[-1:], None if rollout.next_state is None else rollout.next_state[-1:])
+        values = self._value(state.params, jnp.concatenate([seen, last])) * old.std + old.mean
+        never = jnp.zeros(bonus.shape, bool)
+        advantage = gae(bonus, values[:-1], values[1:], never, never, self.gamma, LAMBDA)
+        returns = advantage + values[:-1]
+        scale = observe(old, returns, None, np.zeros(self.spec.num_agents, np.int32), slowest=SLOWEST)
+        params, optimiser, loss = self._fit(state, seen, (returns - scale.mean) / scale.std, key)
+        weight = None if rollout.alive is None else rollout.weight
+        spread = jnp.maximum(jnp.sqrt(var(advantage, weight)), FLOOR * scale.std)
+        normal = (advantage - mean(advantage, weight)) / (spread + 1e-8)
+        return normal, CriticState(params, optimiser, scale), {"bonus_value_loss": loss}
 
     def _see(self, obs: Array, state: Array | None) -> Array:
         return joint(self.spec, obs, state if self.spec.state_size else None)
@@ -100,7 +98,3 @@ class BonusCritic:
             epoch, (state.params, state.optimiser), jax.random.split(key, EPOCHS)
         )
         return params, optimiser, losses.mean()
-
-
-def _last(state: Array | None) -> Array | None:
-    return None if state is None else state[-1]
