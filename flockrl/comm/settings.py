@@ -59,7 +59,7 @@ class CommConfig(NetConfig):
     dial always does."""
     channel: str = ""
     """What happens to messages on their way, as name=value,...: loss, broadcast_loss, delay, noise, bits, top, access,
-    topology, hub, range. By default nothing does."""
+    topology, hub, range, nearest. By default nothing does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
