@@ -22,7 +22,7 @@ from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
-from flockrl.algos.opponents import models_opponents, others_moves, prediction
+from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves
 from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
@@ -65,6 +65,9 @@ class PPOConfig(OnPolicyConfig):
     model_opponents: float | None = None
     """Weight of a loss by which each agent learns to predict the other agents' actions from its own features (with no
     number after it, 0.5); by default nothing is predicted."""
+    predict_return: float = 0.0
+    """Weight of a loss by which the policy's network learns to predict its agent's return from what it saw, remembers
+    and heard: what others say then has to tell what returns depend on. 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +84,7 @@ class PPOConfig(OnPolicyConfig):
             magnet=self.magnet >= 0,
             magnet_rate=0 <= self.magnet_rate <= 1,
             model_opponents=self.model_opponents is None or self.model_opponents >= 0,
+            predict_return=self.predict_return >= 0,
         )
 
 
@@ -294,11 +298,12 @@ class _PPO(OnPolicy):
                 apart = head.kl(out, batch.magnet[i], legal(group, batch.seen.avail)).reshape(-1)
                 total = total + self.config.magnet * mean(apart, weight)
             told: dict[str, Array] = {}
-            if batch.moves:
+            if foreseen:
                 learns = None if batch.weight is None else take(batch.weight, group, 2)
-                surprise, right = prediction(self.spec, group, foreseen[i], batch.moves, learns)  # type: ignore[arg-type]
-                total = total + self.config.model_opponents * surprise
-                told = {"opponent_loss": surprise, "opponent_accuracy": right}
+                more, told = foreseen_loss(
+                    self.spec, self.config, group, foreseen[i], batch.moves, target, known, learns
+                )
+                total = total + more
             kl = mean(jnp.exp(log_ratio) - 1 - log_ratio, weight)
             rows.append(
                 {
@@ -315,7 +320,7 @@ class _PPO(OnPolicy):
     def _outputs(self, actor: PyTree, batch: Batch, first: Array | None) -> tuple[list[Array], list[Array]]:
         """What each group's policy says of a minibatch and, where that is learned, what it predicts of others."""
         given = actor, batch.seen, batch.actor_memory, first
-        return self.actor.foresee(*given) if batch.moves else (self.actor(*given)[0], [])
+        return self.actor.foresee(*given) if foreseen_size(self.spec, self.config) else (self.actor(*given)[0], [])
 
     def _in_time(self, batch: Batch) -> tuple[Batch, Array | None]:
         """A minibatch with axes [T, B] again and its `first`, where networks follow the steps in order."""
