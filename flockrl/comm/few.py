@@ -38,9 +38,12 @@ def few_links(links: np.ndarray) -> tuple[Who, np.ndarray]:
 def first_links(links: Array, most: int) -> tuple[Array, Array]:
     """Whom each agent can hear by links [..., N, N] of the moment, as places [..., N, most], and which of these are
     links: the first ones where there are more."""
-    rank = jnp.cumsum(links.astype(jnp.int32), -1)
-    who = jnp.stack([(rank <= d).sum(-1, dtype=jnp.int32) for d in range(most)], -1)
-    return jnp.minimum(who, links.shape[-1] - 1), np.arange(most) < rank[..., -1:]
+    agents, who = links.shape[-1], [jnp.full(links.shape[:-1], -1, jnp.int32)]
+    places = jnp.where(links, np.arange(agents, dtype=np.int32), agents)
+    for _ in range(most):  # smallest numbers one after the other: quicker than adding up along rows, or sorting them
+        who.append(jnp.where(places > who[-1][..., None], places, agents).min(-1))
+    found = jnp.stack(who[1:], -1)
+    return jnp.minimum(found, agents - 1), found < agents
 
 
 def gathered(x: Array, who: Who) -> Array:

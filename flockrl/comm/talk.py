@@ -116,6 +116,8 @@ class Talk:
             return seen._replace(seeds=seen.seeds._replace(seeds=own))
         if isinstance(seen.seeds, Inbox):
             return seen._replace(seeds=seen.seeds._replace(luck=self._apart(len(seen.obs), mail)))
+        if not self.random and self.degree is not None and isinstance(source, Tape):
+            return seen._replace(seeds=Luck())  # type: ignore[arg-type]
         if not self.random or seen.seeds is not None:
             return seen
         turn = mail.clock if self.channel.turns else None
@@ -153,7 +155,8 @@ class Talk:
         alive = jnp.ones(seen.obs.shape[:-1], bool) if seen.alive is None else seen.alive.astype(bool)
         inbox = seen.seeds.said if isinstance(seen.seeds, Inbox) else None
         luck, possible, changing = self._luck(seen.seeds), self._possible(seen, alive), None
-        if self.degree is not None and inbox is None:
+        if self._gathers(seen):
+            assert self.degree is not None
             changing, possible = first_links(possible, self.degree)
         now = Conditions(alive, possible, luck, inbox, changing)
         who = self.whom(now)
@@ -162,6 +165,11 @@ class Talk:
             index = index.reshape(*(1,) * (luck.lost.ndim - index.ndim), *index.shape)
             now = now._replace(luck=luck._replace(lost=jnp.take_along_axis(luck.lost, index, -1)))
         return now
+
+    def _gathers(self, seen: Observation) -> bool:
+        """Whether links of the moment are gathered. Exported models and agents apart, with whom `seeds` are other
+        things than numbers, mask all pairs."""
+        return self.degree is not None and not isinstance(seen.seeds, Inbox | Luck)
 
     def whom(self, now: Conditions) -> Who:
         """Whom agents can hear where that is few: always the same, or others in each moment."""
@@ -241,17 +249,24 @@ class Talk:
     def _possible(self, seen: Observation, alive: Array) -> Array:
         """[..., N, N] whether a message from the agent of the column could reach that of the row, both alive."""
         if isinstance(seen.seeds, Inbox):
-            peers = of_heard(seen.seeds.peers, self.who)
+            peers = of_heard(self._nearest(seen.seeds.peers), self.who)
             return jnp.broadcast_to(peers, (*peers.shape[:-2], *self._linked.shape))
         found = jnp.asarray(self._linked) & of_heard(alive, self.who) & alive[..., :, None]
         if not self.near:
             return found
         if seen.neighbours is None:
             raise UsageError("This channel needs to be told who perceives whom, which is not known here: neighbours.")
-        found, most = found & seen.neighbours, self.channel.nearest
-        if most is None or self.degree is not None:
-            return found
-        return found & (jnp.cumsum(found, -1) <= most)  # whoever tells neighbours may name more
+        found = found & seen.neighbours
+        return found if self._gathers(seen) else self._nearest(found)
+
+    def _nearest(self, near: Array) -> Array:
+        """[..., N] flags of which at most `nearest` are left, the first: who tells neighbours may name more."""
+        most = self.channel.nearest
+        if most is None or most >= self.agents - 1:
+            return near
+        who, there = first_links(near, most)
+        last = jnp.where(there[..., -1:], who[..., -1:], self.agents)
+        return near & (np.arange(self.agents) <= last)
 
     def _access(self, urge: Array | None, sends: Array, turn: Array | None) -> Array:
         """[..., N] 1 for those who may speak in this step, at most `top`, 0 for others."""

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flockrl
+from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
 from flockrl.comm import few
 from flockrl.comm.few import few_links, first_links, gathered
@@ -19,6 +21,8 @@ from flockrl.core.spec import Box, Discrete, EnvSpec
 from flockrl.core.types import Observation
 from flockrl.envs import make
 from flockrl.policies.network import TeamNetwork
+from flockrl.policies.policy import Policy
+from flockrl.portable.model import Model
 
 N, B = 9, 3
 SPEC = EnvSpec("line", tuple(f"a_{i}" for i in range(N)), (Box((4,)),) * N, (Discrete(3),) * N, 9)
@@ -119,3 +123,25 @@ def test_few_links_are_what_masks_make_of_them(monkeypatch, comm, channel):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
         np.testing.assert_array_equal(counts, same)
     assert np.abs(run(by_link, params, seen)[0] - found).max() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 64])
+def test_an_exported_team_hears_the_nearest(monkeypatch, tmp_path, most):
+    """A model masks all pairs, whether the team gathers or not; who is told of more neighbours hears the first."""
+    monkeypatch.setattr(few, "FEW", most)
+    spec = dataclasses.replace(SPEC, neighbours=True)
+    config = make_config("ippo", {"comm": "tarmac", "channel": "nearest=2", "hidden": (8,)})
+    algorithm = make_algorithm("ippo", spec, config, envs=4, updates=4)
+    assert (algorithm.talk.degree is None) == (most == 64)
+    params = algorithm.params(jax.jit(algorithm.init)(jax.random.key(0)))
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    policy = Policy(algorithm, params, spec, name="ippo", share=config.share)
+    flockrl.export(policy, tmp_path / "model")
+    model, rng = Model(tmp_path / "model"), np.random.default_rng(0)
+    obs, near = rng.normal(size=(8, N, 4)).astype(np.float32), rng.random((8, N, N)) < 0.6
+    first = near & (np.cumsum(near & ~np.eye(N, dtype=bool), -1) <= 2)
+    found = policy.act(obs, neighbours=near)
+    np.testing.assert_array_equal(model.act(obs, neighbours=near, explore=False).action, found)
+    np.testing.assert_array_equal(policy.act(obs, neighbours=first), found)
+    assert (policy.act(obs, neighbours=np.zeros_like(near)) != found).any()
