@@ -31,7 +31,8 @@ class Channel:
     delay: int = 0
     """Steps between sending and hearing."""
     noise: float = 0.0
-    """Deviation of Gaussian noise on every number of a message, the same for all who hear it."""
+    """Deviation of Gaussian noise on every number of a message, the same for all who hear it; in dial, on its logits
+    while agents learn, where 0 stands for 2."""
     bits: int | None = None
     """Bits for each number of a message, which is then squashed by tanh; 0 for no message at all."""
     top: int | None = None

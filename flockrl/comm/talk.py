@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.comm.dial import regularised
+from flockrl.comm.dial import SIGMA, regularised
 from flockrl.comm.exchange import Exchange, straight_through
 from flockrl.comm.few import Who, are_few, few_links, first_links, of_heard
 from flockrl.comm.luck import Cut, Inbox, Luck, draw_seeds, from_seeds, from_tape
@@ -196,7 +196,7 @@ class Talk:
         noise = None if luck.noise is None else luck.noise[..., number, :, :]
         if luck.hard is not None:
             assert noise is not None
-            message = regularised(message, noise, luck.hard)
+            message = regularised(message, noise, luck.hard, self.channel.noise or SIGMA)
         else:
             message = self._coded(message, noise)
         return jnp.concatenate([message * sends[..., None], jax.lax.stop_gradient(sends)[..., None]], -1)
