@@ -37,8 +37,9 @@ def worth(run: Any) -> tuple[float, int]:
     def rest(state: Any, memory: Any, going: np.ndarray, left: int) -> float:
         """What is earned in the days that are left, added up over the orders of their visits."""
         if len(going) * env.n > MOST:
-            middle, everyone = len(going) // 2, (state, memory, going)
-            early, late = (jax.tree.map(lambda x: x[:middle], everyone), jax.tree.map(lambda x: x[middle:], everyone))
+            half = len(going) // 2
+            early: Any = jax.tree.map(lambda x: x[:half], (state, memory, going))
+            late: Any = jax.tree.map(lambda x: x[half:], (state, memory, going))
             return rest(*early, left) + rest(*late, left)
         state, memory, reward, over = day(state, memory)
         going = np.repeat(going, env.n)
@@ -54,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+")
     for path in parser.parse_args().runs:
-        run = flockrl.Run(path)
+        run: Any = flockrl.Run(path)
         mean, orders = worth(run)
         print(f"{path}: {mean:.6f} over {orders:,} orders of visits; the oracle has {run.env.best:.6f}", flush=True)
 
