@@ -43,6 +43,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "tarmac": {"comm": "tarmac"},
     "tarmac, ring": {"comm": "tarmac", "channel": "topology=ring"},
     "commnet, ring": {"comm": "commnet", "channel": "topology=ring"},
+    "tarmac, nearest 2": {"comm": "tarmac", "channel": "nearest=2"},
+    "commnet, nearest 2": {"comm": "commnet", "channel": "nearest=2"},
 }
 
 
@@ -116,17 +118,22 @@ def floor(rounds: int) -> dict[str, Any]:
 def team_seconds(agents: int, settings: dict[str, Any], rounds: int) -> float:
     """Seconds of a forward and backward pass of a team, per agent and moment."""
     names, batch = tuple(f"agent_{i}" for i in range(agents)), ROWS // agents
-    spec = EnvSpec("bench", names, (Box((16,)),) * agents, (Discrete(5),) * agents, 25)
+    near = "nearest" in settings.get("channel", "")
+    spec = EnvSpec("bench", names, (Box((16,)),) * agents, (Discrete(5),) * agents, 25, neighbours=near)
     config = make_config("ippo", {"hidden": (64, 64), **settings})
     team = TeamNetwork(spec, make_groups(spec, "groups"), config, [5])
     params = team.init([jax.random.key(0)])
     seen = Observation(jax.random.normal(jax.random.key(1), (batch, agents, 16)))
+    if near:
+        away = (np.arange(agents)[:, None] - np.arange(agents)) % agents
+        others = np.random.default_rng(0).integers(1, agents, (batch, agents, 1, 2))
+        seen = seen._replace(neighbours=jax.numpy.asarray((away[..., None] == others).any(-1)))
 
     @jax.jit
-    def learn(params: Any) -> Any:
+    def learn(params: Any, seen: Observation) -> Any:
         return jax.grad(lambda p: sum((out**2).sum() for out in team(p, seen, (), None)[0]))(params)
 
-    return _least(lambda: jax.block_until_ready(learn(params)), rounds) / (batch * agents)
+    return _least(lambda: jax.block_until_ready(learn(params, seen)), rounds) / (batch * agents)
 
 
 def over_agents(sizes: list[int], rounds: int, plot: str | None) -> None:

@@ -1,10 +1,13 @@
-"""Opponent modelling: each agent predicts from its own features what the others do at the same step.
+"""What each agent predicts from the features that its policy reads: what the others do at the same step (opponent
+modelling), and what it will earn.
 
     L = w * mean over i and j != i of -log q_i(a_j | features of i)
+    L = w * mean over i of (v(features of i) - return of i)^2 / 2
 
-It is an auxiliary loss (He et al. 2016; Hernandez-Leal et al. 2019): the features that the policy reads have to tell
-what others do. Moves without a choice (dead agents, those who wait, one legal action) count nothing. In a run with
-sides and against past selves the moves of those who do not learn come to the learner as extras of its rollout.
+These are auxiliary losses (He et al. 2016; Hernandez-Leal et al. 2019): features have to tell what is predicted, and so
+have the messages that they are made of. Moves without a choice (dead agents, those who wait, one legal action) count
+nothing. In a run with sides and against past selves the moves of those who do not learn come to the learner as extras
+of its rollout.
 """
 
 from __future__ import annotations
@@ -28,8 +31,17 @@ def models_opponents(config: Any) -> bool:
     return getattr(config, "model_opponents", None) is not None
 
 
+def predicts_return(config: Any) -> bool:
+    return getattr(config, "predict_return", 0.0) > 0
+
+
 def foreseen_size(spec: EnvSpec, config: Any) -> int:
-    """N A: outputs of the heads that predict, 0 where there are none. Refuses games in which there is nothing to."""
+    """N A for the others' actions and 1 for the return: outputs of the heads that predict, where there are such."""
+    return _moves_size(spec, config) + predicts_return(config)
+
+
+def _moves_size(spec: EnvSpec, config: Any) -> int:
+    """N A, or 0 where nobody's actions are predicted. Refuses games in which there is nothing to predict."""
     if not models_opponents(config):
         return 0
     whole = spec.whole or spec
@@ -66,10 +78,11 @@ def prediction(
 ) -> tuple[Array, Array]:
     """Cross-entropy and accuracy of what a group's agents predict, mean over the choices of others.
 
-    foreseen: [..., n, N A]; moves: see `others_moves`, [..., N]; weight: [..., n] who learns, None for everyone.
+    foreseen: [..., n, N A or more]; moves: see `others_moves`, [..., N]; weight: [..., n] who learns, None for all.
     """
     whole = spec.whole or spec
-    logits = foreseen.reshape(*foreseen.shape[:-1], whole.num_agents, whole.action_size)
+    size = whole.num_agents * whole.action_size
+    logits = foreseen[..., :size].reshape(*foreseen.shape[:-1], whole.num_agents, whole.action_size)
     logp = jax.nn.log_softmax(jnp.where(whole.own_actions, logits, -1e9))
     did = moves[0][..., None, :].astype(jnp.int32)
     others = np.array([[spec.places[i] != j for j in range(whole.num_agents)] for i in group.agents])
@@ -78,3 +91,19 @@ def prediction(
         counts = counts * weight[..., None]
     surprise = -jnp.take_along_axis(logp, jnp.broadcast_to(did, counts.shape)[..., None], -1)[..., 0]
     return mean(surprise, counts), mean((logp.argmax(-1) == did) * 1.0, counts)
+
+
+def foreseen_loss(
+    spec: EnvSpec, config: Any, group: Group, foreseen: Array, moves: Any, target: Array, known: Array | None,
+    weight: Array | None,
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+    """What a group's predictions add to its loss, and metrics. foreseen: [..., n, K] outputs; target: [rows] returns in
+    the critic's units; known: [rows] 1 where these count; the rest as in `prediction`."""
+    total, told = jnp.float32(0), {}
+    if models_opponents(config):
+        surprise, right = prediction(spec, group, foreseen, moves, weight)
+        total, told = config.model_opponents * surprise, {"opponent_loss": surprise, "opponent_accuracy": right}
+    if predicts_return(config):
+        miss = mean(0.5 * (foreseen[..., -1].reshape(-1) - target) ** 2, known)
+        total, told = total + config.predict_return * miss, {**told, "return_loss": miss}
+    return total, told

@@ -22,7 +22,7 @@ from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
-from flockrl.algos.opponents import models_opponents, others_moves, prediction
+from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves
 from flockrl.algos.parts import descend, mean, require
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
@@ -65,6 +65,9 @@ class PPOConfig(OnPolicyConfig):
     model_opponents: float | None = None
     """Weight of a loss by which each agent learns to predict the other agents' actions from its own features (with no
     number after it, 0.5); by default nothing is predicted."""
+    predict_return: float = 0.0
+    """Weight of a loss by which the policy's network learns to predict its agent's return from what it saw, remembers
+    and heard: what others say then has to tell what returns depend on. 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +84,7 @@ class PPOConfig(OnPolicyConfig):
             magnet=self.magnet >= 0,
             magnet_rate=0 <= self.magnet_rate <= 1,
             model_opponents=self.model_opponents is None or self.model_opponents >= 0,
+            predict_return=self.predict_return >= 0,
         )
 
 
@@ -290,10 +294,10 @@ class _PPO(OnPolicy):
             if batch.magnet:
                 apart = head.kl(out, batch.magnet[g], legal(group, batch.seen.avail))
                 total = total + self.config.magnet * mean(apart, weight)
-            if batch.moves:
-                surprise, right = prediction(self.spec, group, foreseen[g], batch.moves, weight)  # type: ignore[arg-type]
-                total = total + self.config.model_opponents * surprise
-                told |= {"opponent_loss": surprise, "opponent_accuracy": right}
+            if foreseen:
+                given = self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight
+                more, said = foreseen_loss(*given)
+                total, told = total + more, told | said
             rows.append(told)
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]
 
@@ -318,7 +322,7 @@ class _PPO(OnPolicy):
     def _outputs(self, actor: PyTree, batch: Batch, first: Array | None) -> tuple[list[Array], list[Array]]:
         """What each group's policy says of a minibatch and, where that is learned, what it predicts of others."""
         given = actor, batch.seen, batch.actor_memory, first
-        return self.actor.foresee(*given) if batch.moves else (self.actor(*given)[0], [])
+        return self.actor.foresee(*given) if foreseen_size(self.spec, self.config) else (self.actor(*given)[0], [])
 
     def _in_time(self, batch: Batch) -> tuple[Batch, Array | None]:
         """A minibatch with axes [T, B] again and its `first`, where networks follow the steps in order."""

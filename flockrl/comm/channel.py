@@ -31,7 +31,8 @@ class Channel:
     delay: int = 0
     """Steps between sending and hearing."""
     noise: float = 0.0
-    """Deviation of Gaussian noise on every number of a message, the same for all who hear it."""
+    """Deviation of Gaussian noise on every number of a message, the same for all who hear it; in dial, on its logits
+    while agents learn, where 0 stands for 2."""
     bits: int | None = None
     """Bits for each number of a message, which is then squashed by tanh; 0 for no message at all."""
     top: int | None = None
@@ -45,6 +46,8 @@ class Channel:
     """With topology star, the place of the agent in the middle."""
     range: float | None = None
     """How far messages reach, in the environment's own units of length; None for any distance."""
+    nearest: int | None = None
+    """How many others an agent hears at most: the nearest ones, by the environment's distances; None for all."""
 
     def __post_init__(self) -> None:
         for name in ("loss", "broadcast_loss"):
@@ -65,13 +68,15 @@ class Channel:
             raise UsageError("access says which agents speak where not all may: say how many with top.")
         if self.range is not None and not 0 <= self.range < float("inf"):
             raise UsageError(f"range of a channel is a distance, not {self.range}.")
+        if self.nearest is not None and self.nearest < 1:
+            raise UsageError(f"nearest of a channel, how many others one hears, is at least 1, not {self.nearest}.")
         if self.hub and self.topology != "star":
             raise UsageError("hub belongs to topology=star.")
 
     @property
     def near(self) -> bool:
         """Whether who can hear whom changes from step to step, and has to be told (`Observation.neighbours`)."""
-        return self.topology == "neighbours" or self.range is not None
+        return self.topology == "neighbours" or self.range is not None or self.nearest is not None
 
     @property
     def random(self) -> bool:

@@ -13,7 +13,7 @@ from flockrl.core.types import Array
 from flockrl.nets.torsos import Dense
 
 SIGMA = 2.0
-"""Deviation of the noise on messages while agents learn, as in the paper."""
+"""Deviation of the noise on messages while agents learn where the channel says nothing of it, as in the paper."""
 
 
 class Dial(ShareObs):
@@ -22,8 +22,8 @@ class Dial(ShareObs):
         train: m = sigmoid(M h + e), e ~ N(0, 2^2);   test: m = 1 where M h > 0, else 0
 
     Noise makes values between 0 and 1 unreliable, so that learning drives logits apart until rounding them changes
-    nothing. Gradients reach the sender through its message and through time. Listeners add up f(W (2 m_j - 1) + b), so
-    that hearing a 0 differs from hearing nothing.
+    nothing; the more of it (`noise` of the channel), the farther. Gradients reach the sender through its message and
+    through time. Listeners add up f(W (2 m_j - 1) + b), so that hearing a 0 differs from hearing nothing.
     """
 
     speaks: ClassVar = "features"
@@ -39,7 +39,7 @@ class Dial(ShareObs):
         return super().listen(h, 2 * said - 1, own, there, possible, who)
 
 
-def regularised(logit: Array, noise: Array, hard: Array) -> Array:
+def regularised(logit: Array, noise: Array, hard: Array, sigma: float = SIGMA) -> Array:
     """The discretise/regularise unit for logits [..., N, C]: bits where `hard` [...] holds, else noisy sigmoids."""
-    soft = jax.nn.sigmoid(logit + SIGMA * noise)
+    soft = jax.nn.sigmoid(logit + sigma * noise)
     return jnp.where(hard[..., None, None], (logit > 0).astype(logit.dtype), soft)

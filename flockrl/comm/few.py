@@ -1,5 +1,5 @@
-"""Teams in which every agent hears few others, always the same: what is heard is gathered instead of masked, so that
-messages cost as much as there are links, and not as there are pairs of agents."""
+"""Teams in which every agent hears few others: what is heard is gathered instead of masked, so that messages cost as
+much as there are links, and not as there are pairs of agents. Links are always the same, or those of the moment."""
 
 from __future__ import annotations
 
@@ -11,29 +11,57 @@ import numpy as np
 
 from flockrl.core.types import Array
 
-Who = np.ndarray | None
-"""[n, D] places of those whom each of n agents can hear, its own where there are fewer; None for all agents."""
+Who = np.ndarray | Array | None
+"""[n, D] places of those whom each of n agents can hear, its own where there are fewer; [..., n, D] of any agents at
+these places where links change; None for all agents."""
 FEW = 64
 """Links of an agent are few where its team is so many times as large: masking pairs is cheap (TarMAC's attention takes
 3.2 µs of CPU time per agent and moment in a team of 16 and 4.1 in one of 64, forward and backward), and gathering two
 messages takes 6 whatever the team."""
 
 
+def are_few(most: int, agents: int) -> bool:
+    """Whether gathering pays, where agents hear at most so many of a team."""
+    return most > 0 and FEW * most <= agents
+
+
 def few_links(links: np.ndarray) -> tuple[Who, np.ndarray]:
     """Whom each agent can hear, and [N, D] which of these are links; (None, links) where these are not few."""
     agents, most = len(links), int(links.sum(1).max(initial=0))
-    if not most or agents < FEW * most:
+    if not are_few(most, agents):
         return None, links
     order = np.argsort(~links, axis=1, kind="stable")[:, :most]
     there = np.take_along_axis(links, order, 1)
     return np.where(there, order, np.arange(agents)[:, None]), there
 
 
+def first_links(links: Array, most: int) -> tuple[Array, Array]:
+    """Whom each agent can hear by links [..., N, N] of the moment, as places [..., N, most], and which of these are
+    links: the first ones where there are more."""
+    agents, who = links.shape[-1], [jnp.full(links.shape[:-1], -1, jnp.int32)]
+    places = jnp.where(links, np.arange(agents, dtype=np.int32), agents)
+    for _ in range(most):  # smallest numbers one after the other: quicker than adding up along rows, or sorting them
+        who.append(jnp.where(places > who[-1][..., None], places, agents).min(-1))
+    found = jnp.stack(who[1:], -1)
+    return jnp.minimum(found, agents - 1), found < agents
+
+
 def gathered(x: Array, who: Who) -> Array:
     """What can be heard of x [..., N, C]: [..., n, D, C] where that is few, else x."""
     if who is None:
         return x
-    return _rows(x, _Static(who))
+    if isinstance(who, np.ndarray):
+        return _rows(x, _Static(who))
+    flat = x.reshape(-1, x.shape[-1])
+    began = jnp.arange(0, len(flat), x.shape[-2], dtype=jnp.int32).reshape(*x.shape[:-2], 1, 1)
+    return jnp.take(flat, who + began, axis=0, mode="clip")
+
+
+def of_heard(flags: Array, who: Who) -> Array:
+    """Flags [..., N] of agents, as those of whom each can hear: [..., 1, N], or [..., N, D] where these are few."""
+    if who is None:
+        return flags[..., None, :]
+    return flags[..., who] if isinstance(who, np.ndarray) else gathered(flags[..., None], who)[..., 0]
 
 
 def weighed(weight: Array, x: Array, who: Who) -> Array:

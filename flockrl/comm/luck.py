@@ -118,7 +118,7 @@ def from_tape(
         lost = numbers(agents) < channel.loss
     if channel.broadcast_loss:
         lost = _or(lost, (numbers(1) < channel.broadcast_loss)[..., None, :, 0])
-    if channel.noise or hard is False:
+    if hard is False or (channel.noise and not hard):
         noise = numbers(size, normal)
     elif hard:
         noise = jnp.zeros((batch, rounds, agents, size))

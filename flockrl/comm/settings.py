@@ -59,7 +59,7 @@ class CommConfig(NetConfig):
     dial always does."""
     channel: str = ""
     """What happens to messages on their way, as name=value,...: loss, broadcast_loss, delay, noise, bits, top, access,
-    topology, hub, range. By default nothing does."""
+    topology, hub, range, nearest. By default nothing does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,8 +74,8 @@ class CommConfig(NetConfig):
             most = MOST_ROUNDS if name == "comm_rounds" else LARGEST
             if value is not None and not 1 <= value <= most:
                 raise UsageError(f"{name} must be from 1 to {most}, not {value}.")
-        if self.comm == "dial" and (channel_of(self).bits or channel_of(self).noise):
-            raise UsageError("dial has its own noise and rounds messages to bits itself: leave out bits and noise.")
+        if self.comm == "dial" and channel_of(self).bits:
+            raise UsageError("dial rounds messages to bits itself: leave out bits.")
         if self.early and self.rounds > 1:
             raise UsageError(
                 "What is heard before memory is heard once in a step: leave out comm_rounds, or comm_early."

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.comm.dial import regularised
+from flockrl.comm.dial import SIGMA, regularised
 from flockrl.comm.exchange import Exchange, straight_through
-from flockrl.comm.few import few_links
+from flockrl.comm.few import Who, are_few, few_links, first_links, of_heard
 from flockrl.comm.luck import Cut, Inbox, Luck, draw_seeds, from_seeds, from_tape
 from flockrl.comm.settings import EXCHANGES, channel_of, draws_lots, numbers
 from flockrl.core.errors import UsageError
@@ -30,12 +30,14 @@ class Spoken(NamedTuple):
 
 class Heard(NamedTuple):
     """What agents hear in a round: messages [..., N, C] as they arrive; there, possible: [..., N, N] 1 where one
-    arrived, and where one could have; own: [..., N, C] what each said itself."""
+    arrived, and where one could have, [..., N, D] where links are few; own: [..., N, C] what each said itself; who:
+    whom each can hear then, see `comm.few`."""
 
     said: Array
     own: Array
     there: Array
     possible: Array
+    who: Who = None
 
 
 class Mail(NamedTuple):
@@ -49,12 +51,14 @@ class Mail(NamedTuple):
 class Conditions(NamedTuple):
     """Under which agents talk: alive [..., N]; possible: [..., N, N] whether a message from the agent of the column
     could reach that of the row, [..., N, D] where links are few (`comm.few`); luck; inbox: [..., R, N, C + 1] what
-    comes from outside to an agent that runs apart."""
+    comes from outside to an agent that runs apart; who: [..., N, D] whom each can hear where that is few and changes.
+    """
 
     alive: Array
     possible: Array
     luck: Luck
     inbox: Array | None = None
+    who: Array | None = None
 
 
 Speak = Callable[[int, list[Array]], Spoken]
@@ -65,7 +69,8 @@ class Talk:
     """How a team talks. Holds what is static; its methods are pure.
 
     size: C numbers in a message. stateful: whether there is mail between steps. weighs: whether listeners attend to
-    some more than to others. who: [N, D] whom agents can hear where that is few, else None.
+    some more than to others. who: [N, D] whom agents can hear where that is few and always the same, else None.
+    degree: D, how many they can hear at most where that is few and changes, else None.
     """
 
     def __init__(self, spec: EnvSpec, config: Any, widths: Sequence[int]):
@@ -73,16 +78,25 @@ class Talk:
         self.kind, self.activation = EXCHANGES[config.comm], config.activation
         self.channel = channel_of(config)
         self.size = numbers(config, {"obs": spec.obs_size, "intent": max(widths)})
-        self.links = self.channel.links(spec.num_agents)
-        self.who, self._linked = (None, self.links) if self.channel.near else few_links(self.links)
-        if self.channel.near and not spec.neighbours:
-            why = "range" if self.channel.range is not None else "topology=neighbours"
-            raise UsageError(f"{why} needs an environment that says who perceives whom, unlike {spec.name}.")
+        self._set_links(spec)
         if self.kind.speaks == "obs" and spec.sight.pictures:
             raise UsageError(f"share_obs sends observations, and those of {spec.name} hold pictures: use another comm.")
         self.random, self.early, self.blurs = draws_lots(config), config.early, config.comm == "dial"
         self.delay, self.weighs = self.channel.delay, self.kind.weighs
         self.stateful = self.delay > 0 or self.channel.turns
+
+    def _set_links(self, spec: EnvSpec) -> None:
+        """Who can hear whom, as far as that never changes; and whether the moment has a say."""
+        channel, nearest = self.channel, self.channel.nearest
+        self.links, self.near = channel.links(spec.num_agents), channel.near
+        limits = {"range": channel.range, "nearest": nearest}
+        told = next((name for name, value in limits.items() if value is not None), "topology=neighbours")
+        if spec.graph and self.near and told == "topology=neighbours":  # always the same ones
+            self.links, self.near = self.links & _matrix(spec.graph), False
+        if self.near and not spec.neighbours:
+            raise UsageError(f"{told} needs an environment that says who perceives whom, unlike {spec.name}.")
+        self.who, self._linked = (None, self.links) if self.near else few_links(self.links)
+        self.degree = nearest if nearest is not None and are_few(nearest, self.agents) else None
 
     def modules(self, features: int) -> tuple[Exchange, ...]:
         """A group's part in each round."""
@@ -102,6 +116,8 @@ class Talk:
             return seen._replace(seeds=seen.seeds._replace(seeds=own))
         if isinstance(seen.seeds, Inbox):
             return seen._replace(seeds=seen.seeds._replace(luck=self._apart(len(seen.obs), mail)))
+        if not self.random and self.degree is not None and isinstance(source, Tape):
+            return seen._replace(seeds=Luck())  # type: ignore[arg-type]
         if not self.random or seen.seeds is not None:
             return seen
         turn = mail.clock if self.channel.turns else None
@@ -138,19 +154,30 @@ class Talk:
         """What there is to know before anybody speaks."""
         alive = jnp.ones(seen.obs.shape[:-1], bool) if seen.alive is None else seen.alive.astype(bool)
         inbox = seen.seeds.said if isinstance(seen.seeds, Inbox) else None
-        luck = self._luck(seen.seeds)
-        if self.who is not None and luck.lost is not None:
-            luck = luck._replace(lost=jnp.take_along_axis(luck.lost, self._index(luck.lost.ndim), -1))
-        return Conditions(alive, self._possible(seen, alive), luck, inbox)
+        luck, possible, changing = self._luck(seen.seeds), self._possible(seen, alive), None
+        if self._gathers(seen):
+            assert self.degree is not None
+            changing, possible = first_links(possible, self.degree)
+        now = Conditions(alive, possible, luck, inbox, changing)
+        who = self.whom(now)
+        if who is not None and luck.lost is not None:
+            index = jnp.asarray(who)[..., None, :, :]
+            index = index.reshape(*(1,) * (luck.lost.ndim - index.ndim), *index.shape)
+            now = now._replace(luck=luck._replace(lost=jnp.take_along_axis(luck.lost, index, -1)))
+        return now
 
-    def _index(self, axes: int) -> Array:
-        """`who` with so many axes."""
-        assert self.who is not None
-        return jnp.asarray(self.who).reshape(*(1,) * (axes - 2), *self.who.shape)
+    def _gathers(self, seen: Observation) -> bool:
+        """Whether links of the moment are gathered. Exported models and agents apart, with whom `seeds` are other
+        things than numbers, mask all pairs."""
+        return self.degree is not None and not isinstance(seen.seeds, Inbox | Luck)
 
-    def _of_heard(self, flags: Array) -> Array:
-        """Flags [..., N] of agents, as those whom each can hear: [..., 1, N], or [..., N, D] where links are few."""
-        return flags[..., None, :] if self.who is None else flags[..., self.who]
+    def whom(self, now: Conditions) -> Who:
+        """Whom agents can hear where that is few: always the same, or others in each moment."""
+        return self.who if now.who is None else now.who
+
+    def heard(self, said: Array, own: Array, there: Array, now: Conditions) -> Heard:
+        """What agents hear in a round, see `arrive`."""
+        return Heard(said, own, there, now.possible.astype(jnp.float32), self.whom(now))
 
     def sends(self, spoken: Spoken, now: Conditions, access: Array | None) -> tuple[Array, Array | None]:
         """[..., N] 1 for agents that send, 0 for others; and who may in this step, decided in its first round."""
@@ -169,7 +196,7 @@ class Talk:
         noise = None if luck.noise is None else luck.noise[..., number, :, :]
         if luck.hard is not None:
             assert noise is not None
-            message = regularised(message, noise, luck.hard)
+            message = regularised(message, noise, luck.hard, self.channel.noise or SIGMA)
         else:
             message = self._coded(message, noise)
         return jnp.concatenate([message * sends[..., None], jax.lax.stop_gradient(sends)[..., None]], -1)
@@ -178,7 +205,7 @@ class Talk:
         """Messages [..., N, C]; whether each arrives [..., N, N]; and [..., N, 2] how many did and did not."""
         if now.inbox is not None:
             packet = now.inbox[..., number, :, :]
-        would = now.possible & self._of_heard(packet[..., -1] > 0.5)
+        would = now.possible & of_heard(packet[..., -1] > 0.5, self.whom(now))
         there = would if now.luck.lost is None else would & ~now.luck.lost[..., number, :, :]
         counts = jnp.stack([there.sum(-1), (would & ~there).sum(-1)], -1)
         return packet[..., :-1], there.astype(jnp.float32), counts.astype(jnp.float32)
@@ -210,7 +237,7 @@ class Talk:
                 packet, after = delayed(packet, mail.past[r], first)
                 past.append(after)
             said, there, counts = self.arrive(packet, now, r)
-            hs = hear(r, hs, Heard(said, spoken.message, there, now.possible.astype(jnp.float32)))
+            hs = hear(r, hs, self.heard(said, spoken.message, there, now))
             tally = tally + self.tally(sends, counts)
         mail = Mail(tuple(past), self.clock(now))
         return hs, mail, tally if now.inbox is None else jnp.stack(packets, -3)
@@ -222,14 +249,24 @@ class Talk:
     def _possible(self, seen: Observation, alive: Array) -> Array:
         """[..., N, N] whether a message from the agent of the column could reach that of the row, both alive."""
         if isinstance(seen.seeds, Inbox):
-            peers = self._of_heard(seen.seeds.peers)
+            peers = of_heard(self._nearest(seen.seeds.peers), self.who)
             return jnp.broadcast_to(peers, (*peers.shape[:-2], *self._linked.shape))
-        found = jnp.asarray(self._linked) & self._of_heard(alive) & alive[..., :, None]
-        if not self.channel.near:
+        found = jnp.asarray(self._linked) & of_heard(alive, self.who) & alive[..., :, None]
+        if not self.near:
             return found
         if seen.neighbours is None:
             raise UsageError("This channel needs to be told who perceives whom, which is not known here: neighbours.")
-        return found & seen.neighbours
+        found = found & seen.neighbours
+        return found if self._gathers(seen) else self._nearest(found)
+
+    def _nearest(self, near: Array) -> Array:
+        """[..., N] flags of which at most `nearest` are left, the first: who tells neighbours may name more."""
+        most = self.channel.nearest
+        if most is None or most >= self.agents - 1:
+            return near
+        who, there = first_links(near, most)
+        last = jnp.where(there[..., -1:], who[..., -1:], self.agents)
+        return near & (np.arange(self.agents) <= last)
 
     def _access(self, urge: Array | None, sends: Array, turn: Array | None) -> Array:
         """[..., N] 1 for those who may speak in this step, at most `top`, 0 for others."""
@@ -250,6 +287,11 @@ class Talk:
         if self.channel.bits:
             message = quantised(message, self.channel.bits)
         return message if noise is None else message + self.channel.noise * noise
+
+
+def _matrix(graph: Sequence[Sequence[int]]) -> np.ndarray:
+    """[N, N] bool: whether the agent of the row perceives that of the column."""
+    return np.array([np.isin(np.arange(len(graph)), near) for near in graph])
 
 
 def quantised(x: Array, bits: int) -> Array:

@@ -1,4 +1,5 @@
-"""Environments in which messages reach only so far: who is near enough stands in `Observation.neighbours`.
+"""Environments in which messages reach only so far, or only so many: who is near enough stands in
+`Observation.neighbours`.
 
 An environment tells how far its agents are from each other by a method: a compiled one by `distances(state)`, one on
 the host by `distances()`, both [N, N] in units of its own, inf or nan where an agent has no place.
@@ -19,11 +20,12 @@ from flockrl.envs.host.env import Host, HostEnv, TeamStep
 
 
 class Reach:
-    """A compiled environment whose `neighbours` are the agents within `limit`; with `seen`, of those whom the
-    environment itself calls neighbours. Everything else is the environment's own."""
+    """A compiled environment whose `neighbours` are the agents within `limit`, at most the `nearest` of them; with
+    `seen`, of those whom the environment itself calls neighbours. Everything else is the environment's own."""
 
-    def __init__(self, env: Env, limit: float, seen: bool = False):
-        for name, value in {"inner": env, "limit": limit, "seen": seen, "spec": _told(env.spec, seen)}.items():
+    def __init__(self, env: Env, limit: float | None, seen: bool = False, nearest: int | None = None):
+        own = {"inner": env, "limit": limit, "seen": seen, "nearest": nearest, "spec": _told(env.spec, seen)}
+        for name, value in own.items():
             object.__setattr__(self, name, value)
 
     def reset(self, key: Array) -> tuple[PyTree, Observation]:
@@ -49,8 +51,9 @@ class Reach:
 class _HostReach(HostEnv):
     """The same on the host."""
 
-    def __init__(self, team: HostEnv, limit: float, seen: bool):
-        self.inner, self.limit, self.seen, self.spec = team, limit, seen, _told(team.spec, seen)
+    def __init__(self, team: HostEnv, limit: float | None, seen: bool, nearest: int | None):
+        self.inner, self.limit, self.seen, self.nearest = team, limit, seen, nearest
+        self.spec = _told(team.spec, seen)
         self.masked, self.mortal, self.codec = team.masked, team.mortal, team.codec
 
     def reset(self, seed: int) -> Observation:
@@ -77,27 +80,28 @@ class _HostReach(HostEnv):
 class _Build:
     """How such teams are built, as something that travels to worker processes."""
 
-    def __init__(self, inner: Any, limit: float, seen: bool):
-        self.inner, self.limit, self.seen = inner, limit, seen
+    def __init__(self, inner: Any, *limits: Any):
+        self.inner, self.limits = inner, limits
 
     def __call__(self, draw: bool) -> HostEnv:
-        return _HostReach(self.inner(draw), self.limit, self.seen)
+        return _HostReach(self.inner(draw), *self.limits)
 
 
-def reaching(env: Any, limit: float | None, seen: bool = False) -> Any:
+def reaching(env: Any, limit: float | None, seen: bool = False, nearest: int | None = None) -> Any:
     """The environment with `neighbours` by distance, or as it is by itself where there is no limit."""
     inner = original(env)
-    if limit is None:
+    if limit is None and nearest is None:
         return inner
     teller = inner.first if isinstance(inner, Host) else inner
     if not callable(getattr(teller, "distances", None)):
+        name = "range" if nearest is None else "nearest"
         raise UsageError(
-            f"range needs an environment that tells how far agents are from each other, unlike {inner.spec.name}: "
+            f"{name} needs an environment that tells how far agents are from each other, unlike {inner.spec.name}: "
             "leave it out, or give the environment a method `distances`."
         )
     if not isinstance(inner, Host):
-        return Reach(inner, limit, seen)
-    found = Host(_Build(inner.build, limit, seen))
+        return Reach(inner, limit, seen, nearest)
+    found = Host(_Build(inner.build, limit, seen, nearest))
     found.reaches = inner  # type: ignore[attr-defined]
     return found
 
@@ -118,5 +122,14 @@ def _told(spec: EnvSpec, seen: bool) -> EnvSpec:
 def _within(seen: Observation, apart: Any, limits: Any) -> Observation:
     """What agents see, with who is near. Who has no place (nan) is far from everybody."""
     module: Any = np if isinstance(apart, np.ndarray) else jnp
-    near = (apart <= limits.limit) & ~module.eye(len(apart), dtype=bool)
-    return seen._replace(neighbours=near & seen.neighbours if limits.seen else near)
+    near = (apart < np.inf) & ~module.eye(len(apart), dtype=bool)
+    if limits.limit is not None:
+        near &= apart <= limits.limit
+    if limits.seen:
+        near &= seen.neighbours
+    if limits.nearest is not None and limits.nearest < len(apart):
+        there = near if seen.alive is None else near & seen.alive
+        far = module.where(there, apart, np.inf)
+        order = jnp.argsort(far, axis=1) if module is jnp else np.argsort(far, axis=1, kind="stable")
+        near = there & (order[:, : limits.nearest, None] == np.arange(len(apart))).any(1)
+    return seen._replace(neighbours=near)

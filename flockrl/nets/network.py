@@ -26,7 +26,7 @@ class Network(nn.Module):
 
     entities: a torso that reads observations as sets of entities, in the place of the MLP.
     exchange: modules through which agents talk between memory and output, one for each round, see `comm.exchange`.
-    foreseen: outputs of a second linear layer beside the first, which predicts what others do.
+    foreseen: outputs of a second linear layer beside the first, which predicts what others do or returns.
     """
 
     sizes: tuple[int, ...]

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flockrl.comm.talk import Conditions, Heard, Mail
+from flockrl.comm.talk import Conditions, Mail
 from flockrl.core.types import Array, Observation, PyTree
 
 
@@ -35,7 +35,7 @@ def early_talk(
         (own, past), (xs, now, begins) = carry, row
         past = jnp.where(begins[:, None, None, None], 0.0, past)
         said, there, counts = talk.arrive(past[:, 0], now, 0)
-        xs = hear(0, xs, Heard(said, jnp.zeros_like(said), there, now.possible.astype(jnp.float32)))
+        xs = hear(0, xs, talk.heard(said, jnp.zeros_like(said), there, now))
         found: list[Any] = [
             net.apply({"params": p}, x[None], h, begins[None], method="remember")
             for (net, p, _), x, h in zip(groups, xs, own, strict=True)

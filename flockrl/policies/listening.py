@@ -19,7 +19,7 @@ def attention(team: Any, params: PyTree, seen: Observation, memory: PyTree) -> A
     """[B, R, H, N, N] the share of its attention that the agent of the row gives that of the column, itself on the
     diagonal, in each round and by each head of a `TeamNetwork` that sees this [B, N, ...]. Rows of the dead are 0."""
     talk, (own, mail) = team.talk, team._apart(memory)
-    alive, first = talk.conditions(seen).alive, None
+    here, first = talk.conditions(seen), None
     if team.recurrent:
         seen, first = jax.tree.map(lambda x: x[None], seen), jnp.zeros((1, len(seen.obs)), bool)
     speak, hear = team._mouths_and_ears(params, seen)
@@ -33,12 +33,13 @@ def attention(team: Any, params: PyTree, seen: Observation, memory: PyTree) -> A
     if talk.early:
         now = talk.conditions(seen)
         said, there, _ = talk.arrive(mail.past[0][None, :, 0], now, 0)
-        ears(0, encoded(team, params, seen), Heard(said, jnp.zeros_like(said), there, now.possible.astype(jnp.float32)))
+        ears(0, encoded(team, params, seen), talk.heard(said, jnp.zeros_like(said), there, now))
     else:
         features = [f for f, _ in team._before_talk(params, seen, own, first)]
         talk(speak, ears, features, seen, mail, first)
-    rounds = _square(jnp.stack(found, -4), talk.who)
-    return (rounds[0] if team.recurrent else rounds) * alive[:, None, None, :, None]
+    rounds = jnp.stack(found, -4)
+    who = talk.who if here.who is None else here.who[:, None, None]
+    return _square(rounds[0] if team.recurrent else rounds, who) * here.alive[:, None, None, :, None]
 
 
 def _square(weights: Array, who: Who) -> Array:
@@ -46,5 +47,5 @@ def _square(weights: Array, who: Who) -> Array:
     others, own = weights[..., :-1], weights[..., -1]
     n = own.shape[-1]
     if who is not None:
-        others = jnp.zeros((*own.shape, n)).at[..., np.arange(n)[:, None], who].add(others)
+        others = (others[..., None] * (jnp.asarray(who)[..., None] == np.arange(n))).sum(-2)
     return others + own[..., None] * np.eye(n, dtype=np.float32)

@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from flockrl.comm.few import Who
 from flockrl.comm.luck import Inbox
 from flockrl.comm.talk import Heard, Spoken, Talk
 from flockrl.core.errors import UsageError
@@ -190,15 +192,15 @@ class TeamNetwork:
 
         def hear(number: int, features: list[Array], heard: Heard, method: str = "hear") -> list[Array]:
             assert self.talk is not None
-            axis, who = features[0].ndim - 2, self.talk.who
+            axis, who = features[0].ndim - 2, heard.who
             found: list[Any] = [
                 net.apply(
                     {"params": p},
                     f,
                     heard.said,
-                    *(take(x, group, axis) for x in heard[1:]),
+                    *(take(x, group, axis) for x in heard[1:4]),
                     number,
-                    None if who is None else who[list(group.agents)],
+                    _of_group(who, group, axis),
                     method=method,
                 )
                 for net, p, group, f in zip(self.nets, params, self.groups, features, strict=True)
@@ -241,6 +243,11 @@ class TeamNetwork:
         if isinstance(seen.seeds, jax.Array):
             noted["channel"] = seen.seeds
         return outs, after if self.stateful else (), noted
+
+
+def _of_group(who: Who, group: Group, axis: int) -> Who:
+    """Whom a group's agents can hear, where that is few."""
+    return who[list(group.agents)] if isinstance(who, np.ndarray) else None if who is None else take(who, group, axis)
 
 
 def _whole(net: Network, x: Array, memory: Any, first: Array | None, agents: int) -> Array:

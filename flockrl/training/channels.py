@@ -28,14 +28,16 @@ def talks(config: Any) -> bool:
 
 
 def around(config: Any, env: Any) -> Any:
-    """The environment for agents with an algorithm's settings: where messages have a range, it says who is within."""
-    found = {(channel.range, channel.topology == "neighbours") for channel in channels(config) if channel.near}
-    if len(found) > 1 and any(limit is not None for limit, _ in found):
+    """The environment for agents with an algorithm's settings: where messages have a range, or reach the nearest ones
+    alone, it says who these are."""
+    found = {(c.range, c.nearest, c.topology == "neighbours") for c in channels(config) if c.near}
+    if len(found) > 1 and any(limit is not None or nearest is not None for limit, nearest, _ in found):
         raise UsageError(
-            "Sides and tiers that talk within a range share it: give them the same range and the same topology."
+            "Sides and tiers that talk within a range, or to the nearest, share it: give them the same range, nearest "
+            "and topology."
         )
-    limit, seen = found.pop() if len(found) == 1 else (None, False)
-    return reaching(env, limit, seen)
+    limit, nearest, seen = found.pop() if len(found) == 1 else (None, None, False)
+    return reaching(env, limit, seen, nearest)
 
 
 def channels(config: Any) -> list[Channel]:

@@ -1,4 +1,5 @@
-"""Opponent modelling: the loss by hand, weight 0 changes nothing, past selves and scripts are learned, refusals."""
+"""Opponent modelling: the loss by hand, weight 0 changes nothing, past selves and scripts are learned, refusals; and
+returns that policies predict."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +8,22 @@ import pytest
 
 import flockrl
 from flockrl.algos.assembly import make_algorithm
-from flockrl.algos.opponents import CHOSE, MOVES, note_moves, others_moves, prediction
+from flockrl.algos.opponents import (
+    CHOSE,
+    MOVES,
+    foreseen_loss,
+    foreseen_size,
+    note_moves,
+    others_moves,
+    prediction,
+)
 from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.self_play import OWN
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups
 from flockrl.core.types import Trajectory
 from flockrl.envs import make
+from flockrl.envs.comm.signalling import Signalling
 from flockrl.rollouts.compiled import scan_rollout, start
 
 TAG = make("mpe/simple_tag").spec
@@ -132,6 +142,45 @@ def test_memory_and_talk_stand_between_what_is_seen_and_predicted(memory):
         *(jax.tree.leaves([net["exchange_0"] for net in s.params["actor"]]) for s in (state, after)), strict=True
     )
     assert any((np.asarray(a) != np.asarray(b)).any() for a, b in pairs)
+
+
+def test_what_predicting_returns_costs_by_hand():
+    config = make_config("ippo", {"predict_return": 0.5})
+    spec = make("mpe/simple_spread:N=2").spec
+    (group,) = make_groups(spec, "groups")
+    foreseen, target = jnp.array([[[0.5], [1.0]], [[-1.0], [2.0]]]), jnp.array([1.0, 1.0, 1.0, 0.0])
+    assert foreseen_size(spec, config) == 1
+    loss, told = foreseen_loss(spec, config, group, foreseen, (), target, None, None)
+    assert float(told["return_loss"]) == pytest.approx((0.25 + 0 + 4 + 4) / 2 / 4)
+    assert float(loss) == pytest.approx(float(told["return_loss"]) / 2)
+    loss, _ = foreseen_loss(spec, config, group, foreseen, (), target, jnp.array([1.0, 1.0, 0.0, 0.0]), None)
+    assert float(loss) == pytest.approx(0.25 / 2 / 2 / 2)
+    both = make_config("ippo", {"predict_return": 0.5, "model_opponents": 1.0})
+    assert foreseen_size(spec, both) == 2 * spec.action_size + 1
+
+
+def test_messages_learn_what_returns_depend_on():
+    """Only the leader sees the bit, all are paid for it whatever they do: there is nothing to gain, and something to
+    tell."""
+
+    class Fate(Signalling):
+        def step(self, key, state, action):
+            after, seen, reward, *over = super().step(key, state, action)
+            return after, seen, jnp.full_like(reward, state.bit), *over
+
+    env, more = Fate(), {"rollout_steps": 4, "epochs": 4, "minibatches": 1, "hidden": (16,), "lr": 1e-2, "entropy": 0.0}
+    config = make_config("ippo", {"comm": "commnet", "channel": "bits=1", "predict_return": 1.0, **more})
+    algorithm = make_algorithm("ippo", env.spec, config, envs=64, updates=60, env=env)
+
+    @jax.jit
+    def learn(state, key):
+        first = start(algorithm, env, key, 64)
+        return algorithm.update(state, scan_rollout(algorithm, algorithm.params(state), env, first, key)[1], key)
+
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    for i in range(40):
+        state, metrics = learn(state, jax.random.key(i))
+    assert float(metrics["return_loss"]) < 0.05  # of a half: the followers know, too
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,8 @@ def test_dial_sends_bits_when_it_matters_and_blurs_them_to_learn():
     np.testing.assert_array_equal(regularised(logit, noise, jnp.array([True])), [[[0, 1], [0, 1]]])
     soft = 1 / (1 + np.exp(-(np.asarray(logit) + 2 * np.asarray(noise))))
     np.testing.assert_allclose(regularised(logit, noise, jnp.array([False])), soft, rtol=1e-6)
+    louder = regularised(logit, noise / 3, jnp.array([False]), 6.0)
+    np.testing.assert_allclose(louder, soft, rtol=1e-6)
 
 
 @pytest.mark.parametrize("comm", ["share_obs", "share_intent"])
@@ -188,7 +190,6 @@ ONCE = "share_obs", "dial"
 @pytest.mark.parametrize("comm", ALL)
 @pytest.mark.parametrize("channel", ["loss=1", "bits=0", "broadcast_loss=1,noise=1"])
 def test_a_team_that_hears_nothing_is_the_team_without_messages_to_the_bit(comm, channel):
-    channel = channel.removesuffix(",noise=1") if comm == "dial" else channel  # which has noise of its own
     for share, ids in (("all", True), ("none", False)):
         plain, mute = team("none", share=share, ids=ids), team(comm, channel=channel, share=share, ids=ids)
         params, own = start(mute), start(plain)

@@ -62,6 +62,31 @@ def test_with_topology_neighbours_both_must_hold():
     assert not (near.neighbours & ~seen.neighbours).any()
 
 
+@pytest.mark.parametrize("name", ["mpe/simple_spread:N=6", "comm/traffic_junction"])
+def test_neighbours_are_the_nearest_that_live(name):
+    env = make(name)
+    near = reaching(env, None, nearest=2)
+    state, _ = env.reset(jax.random.key(1))
+    for t in range(12):
+        state, seen, *_ = env.step(jax.random.key(t), state, jnp.zeros(env.spec.num_agents, jnp.int32))
+    _, told, *_ = near.step(jax.random.key(11), state, jnp.zeros(env.spec.num_agents, jnp.int32))
+    state, seen, *_ = env.step(jax.random.key(11), state, jnp.zeros(env.spec.num_agents, jnp.int32))
+    alive = np.ones(env.spec.num_agents, bool) if seen.alive is None else np.asarray(seen.alive)
+    apart = np.array(env.distances(state), float)
+    assert alive.sum() > 3
+    for i, row in enumerate(np.asarray(told.neighbours)):
+        others = [j for j in np.argsort(apart[i], kind="stable") if j != i and alive[j]]
+        assert np.flatnonzero(row).tolist() == sorted(others[:2])
+
+
+def test_the_nearest_are_among_those_in_range_and_perceived():
+    env = make("swarm/flocking:n=20")
+    _, seen = reaching(env, 0.8, seen=True).reset(jax.random.key(0))
+    _, few = reaching(env, 0.8, seen=True, nearest=3).reset(jax.random.key(0))
+    assert not (few.neighbours & ~seen.neighbours).any()
+    np.testing.assert_array_equal(few.neighbours.sum(1), np.minimum(seen.neighbours.sum(1), 3))
+
+
 def test_settings_of_the_environment_can_still_be_tuned():
     env = reaching(make("comm/traffic_junction:rate=0.2"), 2.0)
     other = tuned(env, {"rate": 0.7})
@@ -72,8 +97,8 @@ def test_settings_of_the_environment_can_still_be_tuned():
 
 def test_a_range_is_a_distance():
     assert str(parse_channel("range=0.5,loss=0.1")) == "loss=0.1,range=0.5"
-    for text in ("range=-1", "range=nan", "range=inf", "range=x"):
-        with pytest.raises(UsageError, match="range"):
+    for text in ("range=-1", "range=nan", "range=inf", "range=x", "nearest=0", "nearest=x"):
+        with pytest.raises(UsageError, match=text.partition("=")[0]):
             parse_channel(text)
 
 
@@ -99,7 +124,7 @@ def test_a_run_is_played_on_its_own_range_on_others_and_in_silence(run):
     """No range but 0 is silence, and a range beyond all distances is none: to the bit."""
     everyone, far, own, nobody, silent = (
         run.evaluate(32, channel=channel, explore=True).returns
-        for channel in ("", "range=1000", "range=0.8", "range=0", "bits=0")
+        for channel in ("", "range=1000,nearest=2", "range=0.8", "range=0", "bits=0")
     )
     np.testing.assert_array_equal(everyone, far)
     np.testing.assert_array_equal(nobody, silent)

@@ -100,6 +100,14 @@ def test_ids_are_drawn_with_replacement():
     assert (ids.min(), ids.max()) == (0, 499)
 
 
+def test_a_lever_that_nobody_else_pulls_makes_a_difference():
+    env = make("comm/levers")
+    state, _ = env.reset(KEY)
+    action = ints(0, 0, 3, 4, 4)
+    without = [env.counterfactual_reward(state, action, np.arange(5) != i) for i in range(5)]
+    np.testing.assert_allclose(env.step(KEY, state, action)[2] - jnp.stack(without), [0, 0, 0.25, 0, 0], atol=1e-6)
+
+
 # --- switch riddle
 
 

@@ -40,6 +40,7 @@ MORE = {
     "turns": ("ippo", REAL, {"comm": "gat", "channel": "top=1,access=round_robin,topology=ring"}),
     "lossy": ("ippo", REAL, {"comm": "share_obs", "channel": "loss=0.5,noise=1,topology=star", "share": "none"}),
     "near": ("ippo", NEAR, {"comm": "commnet", "channel": "range=1.5"}),
+    "nearest": ("ippo", NEAR, {"comm": "tarmac", "channel": "nearest=1"}),
     "mute": ("ippo", REAL, GRU),
 }
 

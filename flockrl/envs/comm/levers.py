@@ -36,7 +36,8 @@ class Levers:
         whole("comm/levers", 1, 10_000, ids=ids)
         self.n, self.ids = n, ids
         names = tuple(f"agent_{i}" for i in range(n))
-        self.spec = EnvSpec("comm/levers", names, (Box((ids,), 0.0, 1.0),) * n, (Discrete(n),) * n, 1, anonymous=True)
+        sees, does = (Box((ids,), 0.0, 1.0),) * n, (Discrete(n),) * n
+        self.spec = EnvSpec("comm/levers", names, sees, does, 1, anonymous=True, counterfactual=True)
         self.policies = {"id_mod": self._id_mod, "by_rank": self._by_rank}
 
     def reset(self, key: Array) -> tuple[Pull, Observation]:
@@ -45,11 +46,16 @@ class Levers:
 
     def step(self, key: Array, state: Pull, action: Array) -> tuple[Pull, Observation, Array, Array, Array]:
         state = Pull(state.ids, action.astype(jnp.int32))
-        reward = (self._distinct(state) - 1) / (self.n - 1)
+        reward = self.counterfactual_reward(state, action, jnp.ones(self.n, bool))
         return state, self._observe(state), jnp.broadcast_to(reward, self.n), jnp.bool_(True), jnp.bool_(False)
 
+    def counterfactual_reward(self, state: Pull, action: Array, present: Array) -> Array:
+        """What is paid if only the agents in `present` [N] pull."""
+        return (self._distinct(action, present) - 1) / (self.n - 1)
+
     def measures(self, state: Pull) -> dict[str, Array]:
-        return {"success": self._distinct(state) == self.n, "distinct": self._distinct(state)}
+        distinct = self._distinct(state.pulled, True)
+        return {"success": distinct == self.n, "distinct": distinct}
 
     def render(self, states: Sequence[Pull], size: int = 400) -> list[np.ndarray]:
         """Frames [size, size, 3] uint8 of one episode: who was drawn, and who pulled which lever."""
@@ -57,8 +63,9 @@ class Levers:
 
         return lever_frames(states, size)
 
-    def _distinct(self, state: Pull) -> Array:
-        return (state.pulled[:, None] == np.arange(self.n)).any(0).sum()
+    def _distinct(self, pulled: Array, present: Array | bool) -> Array:
+        """How many levers those who are `present` [N] pull."""
+        return ((jnp.where(present, pulled, -1)[:, None]) == np.arange(self.n)).any(0).sum()
 
     def _observe(self, state: Pull) -> Observation:
         return Observation((state.ids[:, None] == np.arange(self.ids)).astype(jnp.float32))

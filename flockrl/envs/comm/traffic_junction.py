@@ -47,7 +47,8 @@ class TrafficJunction:
 
     A car observes [its last action, route / (routes - 1), and for its own cell (`vision=0`) or the 9 around it
     (`vision=1`) the one-hot of the cell's number, whether it is no road, and how many cars are there]. `compact` leaves
-    out the numbers of all cells but the own one, from which they follow. The dead see zeros.
+    out the numbers of all cells but the own one, from which they follow. The dead see zeros. Agents are anonymous: any
+    car may come to any place.
     """
 
     tunable = ("rate",)
@@ -71,6 +72,7 @@ class TrafficJunction:
             max_steps=level.steps,
             respawn=True,
             reward_after_death=False,
+            anonymous=True,
         )
         self.policies = {"always_gas": self._always_gas, "omniscient": self._omniscient}
 
