@@ -300,6 +300,20 @@ def algorithm_scores(env, state, rows):
     return learner.scores(learner.params(state["manager"]), seen, learner.memory(4), jax.random.key(0), False)
 
 
+def test_a_hierarchy_of_sets_does_not_depend_on_the_number_of_agents():
+    """Neither the workers, nor the manager, whose goals are entities that it scores one by one."""
+
+    def shapes(n, net):
+        spec = make(f"hierarchy/goal_assignment:n={n}").spec
+        config = feudal_config(manager="vdn", manager_settings={"net": net}, worker_settings={"net": net})
+        learner = make_algorithm("feudal", spec, config, envs=2, updates=1)
+        return jax.tree.map(jnp.shape, jax.eval_shape(lambda: learner.params(learner.init(jax.random.key(0)))))
+
+    for net in ("entities", "deep_set"):
+        assert shapes(2, net) == shapes(5, net)
+    assert shapes(2, "flat") != shapes(5, "flat")
+
+
 @pytest.mark.slow
 def test_a_worker_may_be_a_hierarchy_itself():
     below = {"manager": "ippo", "worker": "ippo", "manager_every": 1, "manager_settings": SMALL}
