@@ -4,8 +4,10 @@
     python bench/agents.py --learners mappo entities --sizes 4 8
 
 Each figure comes from a process of its own, so that its peak memory is its own. Networks of entities and mean fields
-have as many parameters for 256 agents as for 4; plain MAPPO's critic reads all observations side by side. `lines` is
-the length of the program that is compiled: the time to compile it also depends on what else the machine does.
+have as many parameters for 256 agents as for 4; plain MAPPO's critic reads all observations side by side. `near` is
+attention over the four nearest landmarks and three nearest agents, of which there are as many in every team; where an
+agent sees everything (`entities`), attention grows with the cube of the number of agents. `lines` is the length of the
+program that is compiled: the time to compile it also depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ import sys
 import time
 from typing import Any
 
-LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mappo": ("mappo", {}),
-    "entities": ("mappo", {"net": "entities"}),
-    "deep_set": ("mappo", {"net": "deep_set"}),
-    "mean_field": ("mfac", {"rollout_steps": 100, "agent_ids": False}),
+NEAR = ",num_landmark_neighbors=4,num_agent_neighbors=3"
+LEARNERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "mappo": ("mappo", {}, ""),
+    "entities": ("mappo", {"net": "entities"}, ""),
+    "near": ("mappo", {"net": "entities"}, NEAR),
+    "deep_set": ("mappo", {"net": "deep_set"}, ""),
+    "mean_field": ("mfac", {"agent_ids": False}, ""),
 }
-ENV = "mpe/simple_spread:N={}"
-ITERATIONS = 3
+"""Name -> algorithm, settings, and what its environment has beside the number of agents."""
+ROLLOUT, SECONDS = 25, 5.0
+"""Steps of every environment between updates, and how long the clock runs at least."""
 
 
 def measure(learner: str, size: int, envs: int) -> dict[str, float]:
@@ -38,21 +43,22 @@ def measure(learner: str, size: int, envs: int) -> dict[str, float]:
     from flockrl.training.programs import make_program
     from flockrl.training.setup import configure
 
-    algorithm, settings = LEARNERS[learner]
-    env = flockrl.make_env(ENV.format(size))
-    title, config = configure(algorithm, settings, env.spec)
-    program = make_program(RunConfig(title, ENV.format(size), TrainOptions(envs=envs, eval_episodes=2), config), env)
+    algorithm, settings, more = LEARNERS[learner]
+    name = f"mpe/simple_spread:N={size}{more}"
+    env = flockrl.make_env(name)
+    title, config = configure(algorithm, {**settings, "rollout_steps": ROLLOUT}, env.spec)
+    program = make_program(RunConfig(title, name, TrainOptions(envs=envs, eval_episodes=2), config), env)
     train_key = seed_keys(0)[1]
     lines = program._advance.lower(program.shape(), train_key, jnp.int32(1), {}).as_text().count("\n")  # type: ignore[attr-defined]
     program.compile(0)
     state = program.start_state(0)
     state, *_ = program.run(state, 0, 1)
-    began = time.perf_counter()
-    state, *_ = program.run(state, 0, ITERATIONS)
-    int(jnp.asarray(state.iteration))
-    seconds = time.perf_counter() - began
+    began, rounds = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - began) < SECONDS:
+        state, *_ = program.run(state, 0, 1)
+        rounds += int(jnp.asarray(state.iteration)) > 0  # waits for it
     return {
-        "steps_per_second": ITERATIONS * program.setting.iteration_steps / seconds,
+        "steps_per_second": rounds * program.setting.iteration_steps / seconds,
         "compile_seconds": program.compile_seconds,
         "lines": lines,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -4,15 +4,16 @@
     flockrl train mappo mpe/simple_spread:N=3 --net entities --seeds 5 --init-from runs/two --out runs/warm
     python bench/bought.py --without runs/cold/seed_* --with runs/warm/seed_* --level -13
 
-A run's steps are those of its first evaluation that reaches the level. A run that never does counts with all its steps,
-so that means are then too low, and the last line says how many those are. The ratio of the means has an interval of
-95 %: seeds are drawn anew, with and without apart, 10,000 times. `--spent` adds the steps of the run that the warm ones
-began with.
+A run's steps are those of its first evaluation that reaches the level; with a curriculum, in its last stage. A run that
+never does counts with all its steps, so that means are then too low, and the last line says how many those are. The
+ratio of the means has an interval of 95 %: seeds are drawn anew, with and without apart, 10,000 times. `--spent` adds
+the steps of the run that the warm ones began with.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,11 +30,12 @@ class Reached(NamedTuple):
     there: np.ndarray
 
 
-def reached(runs: Sequence[Sequence[dict[str, Any]]], metric: str, level: float) -> Reached:
-    """From the log points of each run."""
+def reached(runs: Sequence[Sequence[dict[str, Any]]], metric: str, level: float, stages: Sequence[int] = ()) -> Reached:
+    """From the log points of each run. stages: the number of each run's last stage, where it has a curriculum."""
     steps, there = [], []
-    for rows in runs:
-        found = [row["step"] for row in rows if row.get(metric) is not None and row[metric] >= level]
+    for rows, last in itertools.zip_longest(runs, stages, fillvalue=0):
+        own = [row for row in rows if row.get("stage", 0) == last]
+        found = [row["step"] for row in own if row.get(metric) is not None and row[metric] >= level]
         steps.append(found[0] if found else rows[-1]["step"])
         there.append(bool(found))
     return Reached(np.array(steps, float), np.array(there))
@@ -48,7 +50,9 @@ def ratio(warm: np.ndarray, cold: np.ndarray) -> tuple[float, float, float]:
 
 
 def main() -> None:
+    import flockrl
     from flockrl.core.rundir import read_metrics
+    from flockrl.training.stages import curriculum_of
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--with", dest="warm", nargs="+", required=True, help="runs with a warm start, each a seed")
@@ -62,7 +66,9 @@ def main() -> None:
         runs = [read_metrics(Path(path)) for path in paths]
         if not all(runs):
             parser.error(f"{paths[[bool(rows) for rows in runs].index(False)]} has no log points.")
-        found[name] = reached(runs, given.metric, given.level)
+        stages = [curriculum_of(flockrl.Run(path).config.options) for path in paths]
+        last = [0 if stage is None else len(stage.values) - 1 for stage in stages]
+        found[name] = reached(runs, given.metric, given.level, last)
         listed = ", ".join(f"{x:.0f}{'' if ok else ' (not reached)'}" for x, ok in zip(*found[name], strict=True))
         print(f"{name:>8}: {found[name].steps.mean():10.0f} steps to {given.metric} {given.level:g} ({listed})")
     value, low, high = ratio(found["with"].steps + given.spent, found["without"].steps)

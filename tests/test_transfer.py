@@ -150,6 +150,11 @@ def test_what_a_warm_start_bought():
     steps, there = bench["reached"]([rows, rows[:2], rows[2:]], "eval_return", 4.5)
     assert steps.tolist() == [20, 10, 20]
     assert there.tolist() == [True, False, True]
+    staged = [{**row, "stage": stage} for row, stage in zip(rows * 2, [0] * 4 + [1] * 4, strict=True)]
+    staged[4:] = [{**row, "step": row["step"] + 40} for row in staged[4:]]
+    steps, there = bench["reached"]([staged, staged[:4]], "eval_return", 4.5, [1, 1])
+    assert steps.tolist() == [60, 30]  # what an earlier stage pays does not count
+    assert there.tolist() == [True, False]
     value, low, high = bench["ratio"](np.array([10.0, 20.0, 30.0]), np.array([30.0, 40.0, 50.0]))
     assert value == 0.5
     assert 10 / 50 <= low < 0.5 < high <= 30 / 30

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from flockrl.core.types import EnvSpec
 
 Config = TypeVar("Config")
@@ -52,6 +54,22 @@ def _learning_starts(case: Case) -> int:
     return min(5_000, case.steps // 10)
 
 
+def _buffer_size(case: Case) -> int:
+    """200,000 transitions, or as many as have observations of 2 GB: with thousands of agents each is large."""
+    spec = case.spec
+    each = 2 * spec.num_agents * spec.obs_size * np.dtype(spec.observations[0].dtype).itemsize
+    return min(200_000, max(MOST_BYTES // each, 1))
+
+
+def _batch_size(case: Case) -> int | None:
+    """What agents of a team share is learned from all of them: no more than 65,536 of their transitions at once."""
+    rows = MOST_ROWS // case.spec.num_agents
+    return None if case.spec.num_agents <= MANY else max(rows, case.config.steps)
+
+
+MANY, MOST_ROWS, MOST_BYTES = 256, 65_536, 2 * 10**9
+"""Agents above which a gradient step reads fewer transitions of the team, and what it reads of them then; the most
+that observations in a replay take."""
 STRETCH = 25
 """Length of replayed sequences where there is memory and the user says nothing."""
 RULES: dict[str, Callable[[Case], Any]] = {
@@ -60,6 +78,8 @@ RULES: dict[str, Callable[[Case], Any]] = {
     "sequence": _sequence,
     "steps_per_update": _steps_per_update,
     "learning_starts": _learning_starts,
+    "buffer_size": _buffer_size,
+    "batch_size": _batch_size,
 }
 """Setting -> its value where it is None."""
 WORDS = {

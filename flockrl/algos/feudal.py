@@ -14,7 +14,6 @@ step: that is the manager's algorithm alone, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from flockrl.algos.presets import family
 from flockrl.algos.roles import RoleGoals
 from flockrl.algos.segments import decided, segments
 from flockrl.core.errors import UsageError
-from flockrl.core.random import Source, fold_in
+from flockrl.core.random import Source, Tape, fold_in
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.envs.assignment import share_out
 from flockrl.nets.heads import pick
@@ -59,7 +58,7 @@ class _Feudal:
         self.spec, self.config, self.every = spec, config, config.manager_every
         self.identity = config.worker == IDENTITY
         goals: Any = () if self.identity else _goals(spec, config, updates)
-        tasks = spec if self.identity else decisions_of(spec, goals.count, self.every)
+        tasks = spec if self.identity else decisions_of(spec, goals.count, self.every, goals.chosen)
         made = {"manager": make_algorithm(config.manager, tasks, config.tier("manager"), envs=envs, updates=updates)}
         if not self.identity:
             made["worker"] = make_algorithm(
@@ -108,11 +107,12 @@ class _Feudal:
     def act(
         self, params: PyTree, seen: Observation, held: Held, key: Source, explore: bool
     ) -> tuple[Array, Held, dict[str, Array]]:
-        asked = seen if self.identity else seen._replace(avail=None)
-        wanted, after, noted = self.tiers["manager"].act(params["manager"], asked, held.manager, key, explore)  # type: ignore[arg-type]
         now = held.clock == 0
-        if self.config.allocate != "scores":
-            wanted, noted = self._allocated(params, asked, held, key, explore, noted)
+        decide = partial(self._decide, params, seen, held, key, explore)
+        if self.every == 1 or isinstance(key, Tape):  # a tape is read in the order of the draws, whoever decides
+            wanted, after, noted = decide()
+        else:
+            wanted, after, noted = jax.lax.cond(now.any(), decide, lambda: _nothing(decide))
 
         def chosen(new: Any, old: Any) -> Any:
             return jnp.where(now.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
@@ -128,26 +128,27 @@ class _Feudal:
         extras |= {f"worker.{name}": x for name, x in noted.items()}
         return action, Held(manager, worker, goal, clock), {**extras, "goal": goal}
 
-    def _allocated(
-        self, params: PyTree, asked: Observation, held: Held, key: Source, explore: bool, noted: Mapping[str, Array]
-    ) -> tuple[Array, dict[str, Array]]:
-        """Goals [B, N] of which no two agents have the same, and what is noted of them.
+    def _decide(
+        self, params: PyTree, seen: Observation, held: Held, key: Source, explore: bool
+    ) -> tuple[Array, PyTree, dict[str, Array]]:
+        """Goals [B, N(, W)] for all agents, the manager's memory after it, and what is noted of them.
 
-        Their log-probabilities are those of agents who choose for themselves. Were assignments drawn in proportion to
-        exp(sum of scores), as Gumbel noise on scores does nearly, policy gradients of the two would be equal.
+        Of allocated goals no two agents have the same. Their log-probabilities are those of agents who choose for
+        themselves. Were assignments drawn in proportion to exp(sum of scores), as Gumbel noise on scores does nearly,
+        policy gradients of the two would be equal.
         """
-        assert self.tiers["manager"].scores is not None
-        source: Any = key
-        scores = partial(self.tiers["manager"].scores, params["manager"], asked, held.manager, source)
-        found, how = scores(explore), self.config.allocate
+        asked, manager, own = seen if self.identity else seen._replace(avail=None), self.tiers["manager"], held.manager
+        goals, after, noted = manager.act(params["manager"], asked, own, key, explore)  # type: ignore[arg-type]
+        how = self.config.allocate
+        if how == "scores":
+            return goals, after, noted
+        assert manager.scores is not None
+        scores = partial(manager.scores, params["manager"], asked, own, key)  # type: ignore[arg-type]
+        found = scores(explore)
         if asked.alive is not None:  # to the dead all goals are alike, so that they take what others leave
             found = jnp.where(asked.alive[..., None], found, 0.0)
-        goals = jax.lax.cond(
-            (held.clock == 0).any(),
-            lambda: jax.vmap(lambda own: share_out(own, how))(found).astype(held.goal.dtype),
-            lambda: held.goal,
-        )
-        return goals, {**noted, **({"logp": pick(scores(False), goals)} if "logp" in noted else {})}
+        goals = jax.vmap(lambda table: share_out(table, how))(found).astype(held.goal.dtype)
+        return goals, after, {**noted, **({"logp": pick(scores(False), goals)} if "logp" in noted else {})}
 
     def update(self, state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
         held, goal = trajectory.memory, trajectory.extras["goal"]
@@ -191,6 +192,11 @@ def _goals(spec: EnvSpec, config: FeudalConfig, updates: int) -> EntityGoals | R
 def _own(key: Source, tier: str) -> Any:
     """A key for a tier; the manager's is the key itself, so that a manager alone is the flat algorithm."""
     return key if tier == "manager" else fold_in(key, 1)
+
+
+def _nothing(decide: Any) -> Any:
+    """What stands in the place of decisions in a step in which nobody decides."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(decide))
 
 
 def _of(trajectory: Trajectory, tier: str) -> dict[str, Array]:

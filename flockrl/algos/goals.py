@@ -16,10 +16,11 @@ REACHED = 0.1
 """A goal within this distance counts as reached."""
 
 
-def decisions_of(spec: EnvSpec, count: int, every: int) -> EnvSpec:
-    """The spec of a manager who chooses one of `count` goals for each agent."""
+def decisions_of(spec: EnvSpec, count: int, every: int, chosen: str = "") -> EnvSpec:
+    """The spec of a manager who chooses one of `count` goals for each agent. chosen: the kind of entities they are."""
     tasks = (Discrete(count),) * spec.num_agents
-    return dataclasses.replace(spec, actions=tasks, max_steps=-(-spec.max_steps // every))
+    entities = tuple(dataclasses.replace(own, chosen=chosen) for own in spec.entities)
+    return dataclasses.replace(spec, actions=tasks, max_steps=-(-spec.max_steps // every), entities=entities)
 
 
 def sees_more(spec: EnvSpec, more: int) -> EnvSpec:
@@ -32,7 +33,7 @@ def sees_more(spec: EnvSpec, more: int) -> EnvSpec:
 class EntityGoals:
     """Goals are the entities of one kind. Workers see what they know of theirs once more, and are paid by distance.
 
-    params: of nothing here; a kind of goals that is learned has some.
+    params: of nothing here; a kind of goals that is learned has some. chosen: the kind, "" where goals are no entities.
     """
 
     learned = False
@@ -41,7 +42,7 @@ class EntityGoals:
         self.share = share
         kinds = [_goal_kind(spec, i, kind) for i in range(spec.num_agents)]
         self.kind = kinds[0]
-        self.count = self.kind.count
+        self.count, self.chosen = self.kind.count, kind
         self.work = sees_more(spec, self.kind.width)
 
     def show(self, params: PyTree, seen: Observation, goal: Array) -> Observation:

@@ -41,9 +41,9 @@ class ReplayConfig(LearnerConfig, CreditConfig):
     run has about 40,000 gradient steps."""
     batch_size: int | None = None
     """Transitions of the whole team in each gradient step; by default 256, or 32 sequences where sequences are learned
-    from."""
-    buffer_size: int = 200_000
-    """Transitions that the replay holds, rounded up to whole rollouts."""
+    from, and fewer in teams of more than 256."""
+    buffer_size: int | None = None
+    """Transitions that the replay holds, rounded up to whole rollouts; by default 200,000, or as many as take 2 GB."""
     learning_starts: int | None = None
     """Environment steps with random actions before learning begins; by default 5,000, at most a tenth of the run."""
     n_step: int = 1
@@ -68,7 +68,7 @@ class ReplayConfig(LearnerConfig, CreditConfig):
             self,
             steps_per_update=self.steps_per_update is None or self.steps_per_update > 0,
             batch_size=self.batch_size is None or self.batch_size > 0,
-            buffer_size=self.buffer_size > 0,
+            buffer_size=self.buffer_size is None or self.buffer_size > 0,
             learning_starts=self.learning_starts is None or self.learning_starts >= 0,
             n_step=self.n_step > 0,
             priority_alpha=self.priority_alpha >= 0,

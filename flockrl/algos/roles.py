@@ -43,6 +43,7 @@ class RoleGoals:
     """Goals are roles. Workers see theirs as one of K flags, may do what it allows, and are paid by the environment."""
 
     learned = True
+    chosen = ""
 
     def __init__(self, spec: EnvSpec, count: int, after: float, updates: int):
         sizes = {(box.size, space) for box, space in zip(spec.observations, spec.actions, strict=True)}

@@ -51,10 +51,13 @@ class Entities:
     """How an agent's observation falls into itself and the entities that it perceives.
 
     own: the numbers about the agent itself. A number that nothing names is not read by networks of entities.
+    chosen: the kind that the agent chooses from: its last actions are the entities of this kind, in their order. ""
+    where actions are nothing that it sees.
     """
 
     own: tuple[Span, ...]
     kinds: tuple[Kind, ...]
+    chosen: str = ""
 
     def __post_init__(self) -> None:
         names = [kind.name for kind in self.kinds]
@@ -63,19 +66,36 @@ class Entities:
         spans = [*self.own, *(span for kind in self.kinds for span in kind.fields)]
         if min((min(start, width) for start, width in spans), default=0) < 0 or min(k.count for k in self.kinds) < 0:
             raise UsageError("Entities stand at places of an observation from 0 on, and there are 0 or more of them.")
+        if self.chosen and self.chosen not in names:
+            raise UsageError(f"Agents cannot choose from entities {self.chosen!r}: they see {', '.join(names)}.")
+
+    @property
+    def choices(self) -> int:
+        """How many actions are entities."""
+        return sum(kind.count for kind in self.kinds if kind.name == self.chosen)
 
     @property
     def end(self) -> int:
         """How many numbers an observation must have at least."""
         return max([start + width for start, width in self.own] + [kind.end for kind in self.kinds])
 
+    def check(self, who: str, numbers: int, actions: int) -> None:
+        """Refuse to describe an agent that observes so many numbers and has so many discrete actions, if it cannot."""
+        if self.end > numbers:
+            raise UsageError(f"{who} observes {numbers} numbers, and its entities reach to {self.end}.")
+        if self.choices > actions:
+            raise UsageError(
+                f"{who} chooses from {self.choices} entities {self.chosen!r}, and has {actions} discrete actions."
+            )
+
     def more(self, start: int, width: int) -> Entities:
         """The same with further numbers about the agent itself."""
-        return Entities((*self.own, (start, width)), self.kinds)
+        return Entities((*self.own, (start, width)), self.kinds, self.chosen)
 
 
-def layout(*parts: tuple[Any, ...]) -> Entities:
+def layout(*parts: tuple[Any, ...], chosen: str = "") -> Entities:
     """Describe an observation by what follows what: ("own", width) or (kind, count, width), a kind maybe several times.
+    chosen: the kind that actions are, see `Entities`.
 
     layout(("own", 4), ("landmark", 3, 2), ("agent", 2, 2), ("agent", 2, 2)) has 4 + 3 x 2 + 2 x 2 + 2 x 2 numbers.
     """
@@ -90,7 +110,7 @@ def layout(*parts: tuple[Any, ...]) -> Entities:
             raise UsageError(f"There are {counts[name]} entities of kind {name}, and {count} in another part.")
         fields.setdefault(name, []).append((at, width))
         at += count * width
-    return Entities(tuple(own), tuple(Kind(name, counts[name], tuple(spans)) for name, spans in fields.items()))
+    return Entities(tuple(own), tuple(Kind(name, counts[name], tuple(spans)) for name, spans in fields.items()), chosen)
 
 
 def entities_to_json(entities: Entities) -> dict[str, Any]:
@@ -98,14 +118,17 @@ def entities_to_json(entities: Entities) -> dict[str, Any]:
         {"name": kind.name, "count": kind.count, "fields": [list(span) for span in kind.fields], "there": kind.there}
         for kind in entities.kinds
     ]
-    return {"own": [list(span) for span in entities.own], "kinds": kinds}
+    chosen = {"chosen": entities.chosen} if entities.chosen else {}
+    return {"own": [list(span) for span in entities.own], "kinds": kinds, **chosen}
 
 
 def entities_from_json(saved: Any) -> Entities:
     """What `entities_to_json` wrote. Anything else is an error that names what is wrong."""
     if not isinstance(saved, Mapping) or not isinstance(kinds := saved.get("kinds"), list) or len(kinds) > MOST_FIELDS:
         raise UsageError("'entities' of the environment's spec must hold 'own' and a list of 'kinds'.")
-    return Entities(_spans(saved.get("own")), tuple(_kind(kind) for kind in kinds))
+    if not isinstance(chosen := saved.get("chosen", ""), str) or len(chosen) > LONGEST_NAME:
+        raise UsageError("'chosen' of 'entities' of the environment's spec must be the name of a kind.")
+    return Entities(_spans(saved.get("own")), tuple(_kind(kind) for kind in kinds), chosen)
 
 
 def _kind(saved: Any) -> Kind:

@@ -88,11 +88,8 @@ class EnvSpec:
             raise UsageError(f"{self.name}: entities must be described for each agent ({n}), or for none.")
         if self.graph and (len(self.graph) != n or not all(0 <= j < n for near in self.graph for j in near)):
             raise UsageError(f"{self.name}: graph must list places of agents (0 to {n - 1}) for each agent ({n}).")
-        for agent, space, entities in zip(self.agents, self.observations, self.entities, strict=False):
-            if entities.end > space.size:
-                raise UsageError(
-                    f"{self.name}: {agent} observes {space.size} numbers, and its entities reach to {entities.end}."
-                )
+        for who, sees, does, own in zip(self.agents, self.observations, self.actions, self.entities, strict=False):
+            own.check(f"{self.name}: {who}", sees.size, does.n if isinstance(does, Discrete) else 0)
 
     def _kinds(self) -> tuple[int, ...]:
         """Agents are of one kind when side, spaces and the name before its number agree."""

@@ -2,11 +2,12 @@
 
 Attention lets entities look at each other, then the agent at all of them, as in REFIL (Iqbal et al. 2021) and UPDeT (Hu
 et al. 2021); a deep set (Zaheer et al. 2017) takes the mean of what the agent makes of each. The order of entities
-changes nothing.
+changes nothing. Where actions are entities, each is scored by what the agent made of it, as in UPDeT.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import flax.linen as nn
@@ -27,6 +28,7 @@ class EntityTorso(nn.Module):
 
     size: numbers of an entity's features; heads: of attention, 0 for a deep set. team: whether agents also read the
     mean over the agents of what each perceives; the last number of a row is then the weight of its agent in it.
+    points: whether the features of each entity that may be chosen, K size numbers, follow those of the agent.
     """
 
     entities: Entities
@@ -36,6 +38,7 @@ class EntityTorso(nn.Module):
     sizes: tuple[int, ...]
     activation: Activation = "tanh"
     team: bool = False
+    points: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -44,9 +47,13 @@ class EntityTorso(nn.Module):
             x, weight = x[..., :-1], x[..., -1:]
         own = [x[..., start : start + width] for start, width in self.entities.own] + [x[..., self.described :]]
         mine = jnp.concatenate(own, -1)
-        y = jnp.concatenate([mine, self._attend(x, mine) if self.heads else self._pool(x, mine)], -1)
+        seen, each = self._attend(x, mine) if self.heads else self._pool(x, mine)
+        y = jnp.concatenate([mine, seen], -1)
         if weight is None:
-            return MLP(self.sizes, self.activation, name="mlp")(y)
+            y = MLP(self.sizes, self.activation, name="mlp")(y)
+            if self.points:
+                y = jnp.concatenate([y, each[self.entities.chosen].reshape(*y.shape[:-1], -1)], -1)
+            return y
         y = MLP(self.sizes[:1], self.activation, name="each")(y)
         mean = (y * weight).sum(-2, keepdims=True) / jnp.maximum(weight.sum(-2, keepdims=True), 1.0)
         y = jnp.concatenate([y, jnp.broadcast_to(mean, y.shape)], -1)
@@ -55,9 +62,10 @@ class EntityTorso(nn.Module):
     def _dense(self, name: str, x: Array, plain: bool = False) -> Array:
         return Dense(self.size, 1.0, plain=plain, name=name)(x)
 
-    def _pool(self, x: Array, mine: Array) -> Array:
-        """[..., n, K size] the mean over each kind's entities of what the agent makes of them."""
-        act, pooled = ACTIVATIONS[self.activation], []
+    def _pool(self, x: Array, mine: Array) -> tuple[Array, dict[str, Array]]:
+        """[..., n, kinds size] the mean over each kind's entities of what the agent makes of them, and what it makes of
+        each, by kind [..., n, count, size]."""
+        act, pooled, found = ACTIVATIONS[self.activation], [], {}
         for kind in self.entities.kinds:
             each, there = _read(kind, x)
             beside = jnp.broadcast_to(mine[..., None, :], (*each.shape[:-1], mine.shape[-1]))
@@ -65,10 +73,12 @@ class EntityTorso(nn.Module):
             seen = act(self._dense(f"kind_{kind.name}_1", seen))
             weight = jnp.ones((*each.shape[:-1], 1)) if there is None else there[..., None] * 1.0
             pooled.append((seen * weight).sum(-2) / jnp.maximum(weight.sum(-2), 1.0))
-        return jnp.concatenate(pooled, -1)
+            found[kind.name] = seen
+        return jnp.concatenate(pooled, -1), found
 
-    def _attend(self, x: Array, mine: Array) -> Array:
-        """[..., n, size] what the agent makes of all entities, after these looked at each other and at it."""
+    def _attend(self, x: Array, mine: Array) -> tuple[Array, dict[str, Array]]:
+        """[..., n, size] what the agent makes of all entities, after these looked at each other and at it, and what
+        they are then, by kind [..., n, count, size]."""
         act = ACTIVATIONS[self.activation]
         rows, there, known = [act(self._dense("own", mine))[..., None, :]], [jnp.ones((*x.shape[:-1], 1), bool)], True
         for kind in self.entities.kinds:
@@ -83,7 +93,29 @@ class EntityTorso(nn.Module):
             key, value = (self._dense(f"{name}_{layer}", tokens, plain=True) for name in ("key", "value"))
             heard = attention(query, key, value, self.heads, mask)
             tokens = act(self._dense(f"keep_{layer}", asks) + self._dense(f"hear_{layer}", heard, plain=True))
-        return tokens[..., 0, :]
+            if layer == 0:
+                ends = list(itertools.accumulate([1, *(kind.count for kind in self.entities.kinds)]))
+                spans = zip(self.entities.kinds, ends, ends[1:], strict=False)
+                found = {kind.name: tokens[..., start:end, :] for kind, start, end in spans}
+        return tokens[..., 0, :], found
+
+
+class Points(nn.Module):
+    """[..., n, F + K size] features of agents and of the K entities that they choose from -> (features [..., n, F],
+    scores [..., n, K]): as many weights for three entities as for thirty."""
+
+    choices: int
+    size: int
+    scale: float
+    activation: Activation = "tanh"
+
+    @nn.compact
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        wide = self.choices * self.size
+        mine, each = x[..., :-wide], x[..., -wide:].reshape(*x.shape[:-1], self.choices, self.size)
+        asks = Dense(self.size, 1.0, plain=True, name="mine")(mine)[..., None, :]
+        both = ACTIVATIONS[self.activation](Dense(self.size, 1.0, name="each")(each) + asks)
+        return mine, Dense(1, self.scale, name="score")(both)[..., 0]
 
 
 def attention(query: Array, key: Array, value: Array, heads: int, mask: Array | None) -> Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from flockrl.core.spaces import Sight
 from flockrl.core.types import Array
-from flockrl.nets.entities import EntityTorso
+from flockrl.nets.entities import EntityTorso, Points
 from flockrl.nets.memory import GRU
 from flockrl.nets.torsos import ACTIVATIONS, CNN, MLP, Activation, Dense, call_own_torso, eyes, load_kernel, look
 
@@ -24,7 +24,8 @@ class Network(nn.Module):
     concatenated. With memory, `beside` is added after it, in a hidden layer of its own, so that memory depends only
     on x. With `log_std`, learned log standard deviations, the same for all inputs, follow the outputs.
 
-    entities: a torso that reads observations as sets of entities, in the place of the MLP.
+    entities: a torso that reads observations as sets of entities, in the place of the MLP. Where it `points`, the last
+    outputs are scores of the entities that agents choose from.
     exchange: modules through which agents talk between memory and output, one for each round, see `comm.exchange`.
     foreseen: outputs of a second linear layer beside the first, which predicts what others do or returns.
     """
@@ -55,7 +56,12 @@ class Network(nn.Module):
         if self.memory:
             self.gru = GRU(self.memory)
             self.joined = Dense(self.sizes[-1], 2.0**0.5)
-        self.head = Dense(self.outputs, self.out_scale)
+        torso = self.entities
+        self.choices = torso.entities.choices if torso is not None and torso.points else 0
+        if torso is not None and self.choices:
+            self.points = Points(self.choices, torso.size, self.out_scale, self.activation)
+        if self.outputs > self.choices:
+            self.head = Dense(self.outputs - self.choices, self.out_scale)
         if self.foreseen:
             self.foresight = Dense(self.foreseen, self.out_scale)
         if self.log_std:
@@ -95,6 +101,9 @@ class Network(nn.Module):
 
     def output(self, x: Array) -> Array:
         """[..., n, outputs] from features [..., n, F]."""
+        if self.choices:
+            x, scores = self.points(x)
+            return jnp.concatenate([self.head(x), scores], -1) if self.outputs > self.choices else scores
         out = self.head(x)
         return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1) if self.log_std else out
 

@@ -57,7 +57,7 @@ class TeamNetwork:
         beside: dict[str, Any] = {"out_scale": out_scale, "foreseen": foreseen}
         spreads = log_std or [False] * len(groups)
         self.nets = [
-            make_network(spec, config, width, group, ids=ids(spec, group, config), log_std=spread, **beside)
+            make_network(spec, config, width, group, acts=True, ids=ids(spec, group, config), log_std=spread, **beside)
             for group, width, spread in zip(groups, widths, spreads, strict=True)
         ]
         if self.talk is not None:
@@ -273,16 +273,24 @@ def _spoken_features(net: Network, x: Array, memory: Any, first: Array | None) -
 
 
 def make_network(
-    spec: EnvSpec, config: Any, outputs: int, sees: Group | None = None, team: bool = False, **options: Any
+    spec: EnvSpec,
+    config: Any,
+    outputs: int,
+    sees: Group | None = None,
+    team: bool = False,
+    acts: bool = False,
+    **options: Any,
 ) -> Network:
     """A network with the sizes that a config asks for, for a policy or for a critic.
 
     sees: the agents whose own observations it reads, None where it reads something else; team: whether each also reads
-    what all of them perceive, see `EntityTorso`.
+    what all of them perceive, see `EntityTorso`; acts: whether outputs are those of actions, which may be entities.
     """
     size = config.memory_size if config.memory == "gru" else 0
     if sees is not None and getattr(config, "net", "flat") != "flat":
-        options |= {"entities": _entity_torso(spec, config, sees, team), "ids": 0}
+        torso = _entity_torso(spec, config, sees, team)
+        remembers = size or getattr(config, "comm", "none") != "none"  # features of one size go through both
+        options |= {"entities": torso.clone(points=acts and torso.entities.choices > 0 and not remembers), "ids": 0}
     return Network(
         config.hidden, outputs, config.activation, memory=size, sight=spec.sight, kernel=config.kernel, **options
     )

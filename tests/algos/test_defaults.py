@@ -77,6 +77,18 @@ def test_sequences_cover_rollouts_and_there_are_enough_of_them():
     assert settle(make_config("iql", {}), world(25), 4, 10)[0].samples == 256
 
 
+@pytest.mark.parametrize(
+    ("agents", "buffer", "samples"), [(2, 200_000, 256), (256, 200_000, 256), (1_000, 83_333, 65), (10_000, 8_333, 6)]
+)
+def test_replays_and_samples_of_many_agents_are_small(agents: int, buffer: int, samples: int):
+    """Three numbers of four bytes, before and after: 24 bytes of 2 GB for each agent and transition."""
+    spec = EnvSpec("test", tuple(f"a_{i}" for i in range(agents)), (Box((3,)),) * agents, (Discrete(2),) * agents, 25)
+    config, _ = settle(make_config("mfq", {}), spec, 4, 10)
+    assert (config.buffer_size, config.samples) == (buffer, samples)
+    config, _ = settle(make_config("mfq", {"buffer_size": 5, "batch_size": 900}), spec, 4, 10)
+    assert (config.buffer_size, config.samples) == (5, 900)
+
+
 def test_two_environments_train_with_defaults_and_the_first_line_tells(tmp_path: Any, capsys: Any):
     from flockrl.commands.main import main
 

@@ -68,9 +68,14 @@ def equilibrium(env, policy, temperatures, steps, teams=6):
     return found["order"].mean(1), found["onsager"].mean(1)
 
 
-def test_heat_bath_follows_onsagers_curve():
-    env = make("mean_field/ising:side=20,steps=1600")
-    order, exact = equilibrium(env, env._heat_bath, TEMPERATURES, 1600)
+SIZES = [(20, 1600, 6), pytest.param(100, 600, 1, marks=pytest.mark.slow)]
+"""Sides, steps and teams: 10,000 agents need less of both for the same exactness."""
+
+
+@pytest.mark.parametrize(("side", "steps", "teams"), SIZES)
+def test_heat_bath_follows_onsagers_curve(side, steps, teams):
+    env = make(f"mean_field/ising:side={side},steps={steps}")
+    order, exact = equilibrium(env, env._heat_bath, TEMPERATURES, steps, teams)
     np.testing.assert_allclose(order, exact, atol=0.05)
     deaf, _ = equilibrium(env, env._deaf, (0.6,), 100, teams=2)
     assert deaf[0] < 0.1  # without neighbours there is no order
@@ -93,15 +98,21 @@ def test_pictures_show_the_spins():
 
 @pytest.mark.slow
 def test_mfq_learns_onsagers_curve(tmp_path):
-    """Learned at one temperature with random spins, played at six."""
+    """Learned at one temperature with random spins of 400 agents, played at six by as many and by 10,000."""
     run = flockrl.train(
         "mfq", "mean_field/ising:side=20,steps=50,temperature=1.6,start=random", steps=4000, envs=4, gamma=0.0,
         buffer_size=2000, batch_size=8, steps_per_update=4, learning_starts=200, eval_every=4000, eval_episodes=2,
         agent_ids=False, out=tmp_path / "run",
     )  # fmt: skip
     params = run.params()
-    env = make("mean_field/ising:side=20,steps=1600")
-    algorithm, near = run.algorithm, env.near
+    for side, steps, teams in ((20, 1600, 2), (100, 600, 1)):
+        env = make(f"mean_field/ising:side={side},steps={steps}")
+        order, exact = equilibrium(env, policy_of(run._team(env), params), TEMPERATURES, steps, teams)
+        np.testing.assert_allclose(order, exact, atol=0.05)
+
+
+def policy_of(algorithm, params):
+    """A trained team as a function of states: the mean field is that of the present spins."""
 
     def policy(state, seen, key):
         up = state.spin > 0
@@ -111,6 +122,4 @@ def test_mfq_learns_onsagers_curve(tmp_path):
         )
         return action[0]
 
-    assert near.shape == (400, 4)
-    order, exact = equilibrium(env, policy, TEMPERATURES, 1600, teams=2)
-    np.testing.assert_allclose(order, exact, atol=0.05)
+    return policy

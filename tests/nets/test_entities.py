@@ -12,7 +12,8 @@ from flockrl.core.errors import UsageError
 from flockrl.core.spec import spec_from_json, spec_to_json
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation
 from flockrl.envs import make
-from flockrl.nets.entities import EntityTorso, attention
+from flockrl.nets.entities import EntityTorso, Points, attention
+from flockrl.nets.network import Network
 
 HERD = layout(("own", 2), ("wolf", 3, 2), ("tree", 2, 1), ("wolf", 3, 1))
 """Own: 0, 1. Wolves: (2, 3, 10), (4, 5, 11), (6, 7, 12). Trees: 8, 9."""
@@ -120,6 +121,65 @@ def test_descriptions_travel_as_json_and_with_parts():
     assert spec.part([3]).entities == (spec.entities[3],)
     with pytest.raises(UsageError, match="pairs"):
         spec_from_json({**spec_to_json(spec), "entities": [{"own": [3], "kinds": []}] * 4})
+
+
+HUNT = layout(("own", 2), ("wolf", 3, 2), ("tree", 2, 1), ("wolf", 3, 1), chosen="wolf")
+"""The herd's, whose last three actions are the wolves."""
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_actions_that_are_entities_move_with_them(heads):
+    """Two actions that are none keep their places; the same weights serve any number of wolves."""
+    torso = EntityTorso(HUNT, 13, size=4, heads=heads, sizes=(6,), points=True)
+    net = Network((6,), 5, entities=torso)
+    x = jax.random.normal(jax.random.key(0), (4, 3, 13))
+    params, apply = jax.jit(net.init)(jax.random.key(1), x), jax.jit(net.apply)
+    out, _ = apply(params, x)
+    assert out.shape == (4, 3, 5)
+    moved, _ = apply(params, x[..., np.array([0, 1, 4, 5, 6, 7, 2, 3, 9, 8, 11, 12, 10])])
+    np.testing.assert_allclose(moved, out[..., np.array([0, 1, 3, 4, 2])], atol=1e-6)
+    assert np.abs(out[..., 2] - out[..., 3]).max() > 1e-3
+    alone = layout(("own", 2), ("wolf", 1, 2), ("tree", 2, 1), ("wolf", 1, 1), chosen="wolf")
+    one = Network((6,), 3, entities=EntityTorso(alone, 7, size=4, heads=heads, sizes=(6,), points=True))
+    fewer = jax.eval_shape(lambda: one.init(jax.random.key(1), jnp.zeros((1, 1, 7))))
+    assert jax.tree.map(jnp.shape, fewer) == jax.tree.map(jnp.shape, params)
+
+
+def test_scores_of_entities_by_hand():
+    points = Points(2, 3, 0.5)
+    x = jax.random.normal(jax.random.key(0), (1, 4 + 2 * 3))
+    tree = points.init(jax.random.key(1), x)
+    mine, scores = points.apply(tree, x)
+    np.testing.assert_array_equal(mine, x[:, :4])
+    p = jax.tree.map(np.asarray, tree["params"])
+    for k in range(2):
+        own = np.asarray(x)[0, 4 + 3 * k : 7 + 3 * k]
+        hidden = np.tanh(own @ p["each"]["kernel"] + p["each"]["bias"] + np.asarray(x)[0, :4] @ p["mine"]["kernel"])
+        np.testing.assert_allclose(scores[0, k], (hidden @ p["score"]["kernel"] + p["score"]["bias"])[0], rtol=1e-4)
+
+
+def hunters(actions, **more):
+    return EnvSpec("x", ("a",), (Box((13,)),), (actions,), 5, entities=(HUNT,), **more)
+
+
+def test_what_agents_choose_from_is_described():
+    spec = hunters(Discrete(5))
+    assert spec_from_json(spec_to_json(spec)) == spec
+    for name, settings in (("ippo", {}), ("iql", {"dueling": True}), ("ippo", {"memory": "gru"})):
+        learner = make_algorithm(name, spec, make_config(name, {"net": "deep_set", **settings}), envs=2, updates=1)
+        names = {
+            str(path)
+            for path, _ in jax.tree_util.tree_leaves_with_path(jax.eval_shape(learner.init, jax.random.key(0)))
+        }
+        assert any("points" in name for name in names) == ("memory" not in settings)
+    for wrong in (Discrete(2), Box((5,))):
+        with pytest.raises(UsageError, match="chooses from 3 entities 'wolf'"):
+            hunters(wrong)
+    with pytest.raises(UsageError, match="cannot choose from entities 'bear'"):
+        layout(("own", 2), ("wolf", 3, 2), chosen="bear")
+    saved = spec_to_json(spec)
+    with pytest.raises(UsageError, match="'chosen' of 'entities'"):
+        spec_from_json({**saved, "entities": [{**saved["entities"][0], "chosen": 3}]})
 
 
 def test_what_cannot_be_read_as_entities_is_refused():
