@@ -63,6 +63,6 @@ def _names(given: Any, what: str, path: Path) -> tuple[str, ...]:
 
 def _number(given: Any, path: Path) -> float:
     value = given.item() if isinstance(given, np.ndarray) and given.size == 1 else given
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UsageError(f"{path}: discount must be a number from 0 to 1.")
     return float(value)

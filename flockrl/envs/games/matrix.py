@@ -22,6 +22,8 @@ from flockrl.envs.api import Renaming
 from flockrl.envs.games.payoffs import read_content, refuse_wide
 
 ROUNDS = 25
+MOST_AXES = 16
+"""The most axes of a payoff tensor: players, and one for whose payoff it is."""
 
 
 class Play(NamedTuple):
@@ -163,6 +165,8 @@ def payoff_tensor(payoff: Any, name: str, common: bool | None = None) -> np.ndar
     if not tensor.ndim or not tensor.size:
         shape = list(tensor.shape)
         raise UsageError(f"{name}: the payoff needs an axis of at least one action per agent, not shape {shape}.")
+    if tensor.ndim > MOST_AXES:
+        raise UsageError(f"{name}: the payoff has {tensor.ndim} axes, and games of up to {MOST_AXES} are read.")
     with np.errstate(over="ignore"):
         tensor = tensor.astype(np.float32)
     if not np.isfinite(tensor).all():
