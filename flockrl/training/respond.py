@@ -30,7 +30,7 @@ class Response(NamedTuple):
     """What a trained response of one side gains.
 
     value: what the side gets as the run plays it; gain: how much more the response gets, both as the mean return of the
-    side's agents; low, high: its 95% interval over episodes; all_gains: of every seed; curve: (step, gain) of the best
+    side's agents; low, high: its 95% interval over pairs of episodes that begin alike; all_gains: of every seed; curve: (step, gain) of the best
     seed's evaluations while it learned, by greedy play; runs: the seeds' runs.
     """
 
@@ -92,9 +92,8 @@ def respond(
     after = [play(player) for player in trained]
     best = int(np.argmax([player.result[f"final_eval_return_{side}"] for player in trained]))
     gains = [float((x - before).mean()) for x in after]
-    half = (
-        NORMAL * float(np.sqrt((before.var(ddof=1) + after[best].var(ddof=1)) / episodes)) if episodes > 1 else np.inf
-    )
+    more = after[best] - before  # of episodes that begin alike, so that luck at their start cancels out
+    half = NORMAL * float(more.std(ddof=1) / np.sqrt(episodes)) if episodes > 1 else np.inf
     value, name = float(before.mean()), f"eval_return_{side}"
     curve = [(row["step"], row[name] - value) for row in trained[best].metrics() if name in row]
     low, high = gains[best] - half, gains[best] + half
