@@ -30,8 +30,8 @@ class Response(NamedTuple):
     """What a trained response of one side gains.
 
     value: what the side gets as the run plays it; gain: how much more the response gets, both as the mean return of the
-    side's agents; low, high: its 95% interval over pairs of episodes that begin alike; all_gains: of every seed; curve: (step, gain) of the best
-    seed's evaluations while it learned, by greedy play; runs: the seeds' runs.
+    side's agents; low, high: its 95% interval over pairs of episodes that begin alike; all_gains: of every seed; curve:
+    (step, gain) of the best seed's evaluations while it learned, by greedy play; runs: the seeds' runs.
     """
 
     side: str
