@@ -72,7 +72,8 @@ def read_pools(path: Path) -> dict[str, Any]:
     """What the file of pools says, checked."""
     saved = read_json(path / POOLS)
     missing = [name for name in (*Terms._fields, "rounds", "payoffs") if name not in saved]
-    rounds, table = saved.get("rounds"), saved.get("payoffs")
+    rounds: Any = saved.get("rounds")
+    table = saved.get("payoffs")
     whole = [saved.get(name) for name in ("oracle_steps", "iterations", "episodes", "envs", "seed")]
     good = not missing and isinstance(rounds, list) and isinstance(saved["settings"], dict)
     good = good and all(isinstance(x, int) and not isinstance(x, bool) and finite(x) for x in whole)

@@ -121,7 +121,7 @@ class _Game:
         if run is None and not weights:
             raise UsageError(f"{path} is missing, and these pools cannot go on without it.")
         if run is None:
-            terms, own = self.terms, {name: dict(self.terms.settings)}
+            terms, own = self.terms, dict[str, Any]({name: dict(self.terms.settings)})
             rivals = {o: self.rival(o, pools[o], weights[o], terms.iterations + 1) for o in pools if o != name}
             run = train(
                 {name: terms.oracle, **rivals}, self.env, steps=terms.oracle_steps, envs=self.envs,
