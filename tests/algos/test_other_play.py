@@ -91,7 +91,8 @@ def test_partners_who_never_met_agree_on_the_lever_that_is_unlike(tmp_path):
     """From uniform play, levers that are alike pay a little more (0.1) than the other (0.09), so that policy gradients
     stay with them; a joint value that is learned off policy, from agents who pull at random, does not. Every pair."""
     settings = {"eval_episodes": 5, "seeds": 3}
-    alone = flockrl.train("ippo", "games/lever", out=tmp_path / "alone", steps=20_000, rollout_steps=25, **settings)
+    gradients = {"steps": 40_000, "rollout_steps": 25, "hidden": (16,), "entropy": 0.01, **settings}
+    alone = flockrl.train("ippo", "games/lever", out=tmp_path / "alone", **gradients)
     means = cross_play(alone, 2).means
     assert np.diag(means) == pytest.approx(1.0)
     assert means[~np.eye(3, dtype=bool)].mean() < 0.6
