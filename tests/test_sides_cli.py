@@ -191,7 +191,7 @@ def test_list_envs_shows_the_sides(cli):
 
 def scores(text):
     """(adversary, agent) of every line of a match."""
-    return [tuple(map(float, pair)) for pair in re.findall(r"adversary (-?[\d.]+), agent (-?[\d.]+)", text)]
+    return [tuple(map(float, pair)) for pair in re.findall(r"adversary (-?[\d.]+)[^,]*, agent (-?[\d.]+)", text)]
 
 
 def test_eval_prints_each_side(cli, hunt):
@@ -207,6 +207,7 @@ def test_eval_against_chance_and_against_every_seed_of_a_run(cli, hunt, prey):
     status, text, _ = cli("eval", hunt, "--episodes", "3", "--seed", "5", "--against", "agent=random")
     assert status == 0
     assert text.startswith(f"{hunt} against agent=random: adversary ")
+    assert text.count(" \u00b1 ") == 2
     [chance] = scores(text)
     status, text, _ = cli("eval", hunt, "--episodes", "3", "--seed", "5", "--against", f"agent={prey}")
     assert status == 0

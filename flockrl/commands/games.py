@@ -83,9 +83,10 @@ def solve(words: list[str]) -> int:
 def load_game(word: str, discount: float | None) -> Any:
     """A normal-form game, a Markov game, or the rules of a game with hidden information."""
     from flockrl.envs.games import MatrixGame, RulesEnv
+    from flockrl.envs.games.payoffs import SUFFIXES
     from flockrl.envs.host.env import Host
     from flockrl.envs.registry import make
-    from flockrl.games.files import SUFFIXES, read_game
+    from flockrl.games.files import read_game
     from flockrl.games.markov import from_env, from_rules
     from flockrl.games.normal import from_matrix_game
 

@@ -16,8 +16,11 @@ from tyro.conf import Positional
 
 from flockrl.commands.games import load_game, show_table
 from flockrl.commands.parsing import parse
+from flockrl.core.code import SETTINGS, require_trust, trusting
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import METRICS, RESULT, new_directories, write_json
+from flockrl.core.rundir import CONFIG, METRICS, POOLS, RESULT, fresh, new_directories, write_json
+from flockrl.core.settings import build
+from flockrl.envs.adapters.adapt import code_of as env_code
 from flockrl.training.compilation import prepare
 
 POLICIES = "policies.npz"
@@ -45,7 +48,8 @@ class PSROFlags:
     seed: int = 0
     """Random seed; with --oracle."""
     out: Path | None = None
-    """The directory that the pools are written to; by default a fresh one under runs/."""
+    """The directory that the pools are written to; by default a fresh one under runs/. Pools of learned responses that
+    were stopped go on with `flockrl resume`."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -63,7 +67,9 @@ def train_psro(name: str, words: list[str]) -> int:
     prepare()
     rounds = given.iterations if given.iterations is not None else (10 if given.oracle else 100)
     if given.oracle is not None:
-        return _learned(name, given, rounds)
+        path = given.out if given.out is not None else fresh(Path("runs") / _short(name, given.game))
+        _refuse_used(path)
+        return _learned(name, given, rounds, path)
     for flag in LEARNED:
         if getattr(given, flag) != getattr(PSROFlags, flag):
             raise UsageError(
@@ -83,17 +89,47 @@ def train_psro(name: str, words: list[str]) -> int:
     return 0
 
 
+def resume_psro(path: Path, quiet: bool, trust: bool) -> int:
+    """Pools of learned responses that were stopped go on."""
+    from flockrl.training.ledger import read_pools
+
+    saved = read_pools(path)
+    if (path / RESULT).exists():
+        print(f"{path} is finished: nothing to resume.")
+        return 0
+    names = [env_code(saved["env"]), *(saved["settings"].get(name) for name in SETTINGS)]
+    with trusting(trust):
+        require_trust(path / POOLS, [name for name in names if isinstance(name, str) and name])
+    if saved["env"] == "custom":
+        raise UsageError(f"{path} grew in an environment of your own: go on with learned_psro in Python.")
+    flags = {name: saved[name] for name in ("meta", "iterations", "oracle", *LEARNED)}
+    name = "fictitious" if saved["meta"] == "uniform" else "psro"
+    given = build(PSROFlags, {"game": saved["env"], **flags, "quiet": quiet}, name)
+    return _learned(name, given, saved["iterations"], path, saved["settings"], trust)
+
+
 @contextlib.contextmanager
 def _fresh(name: str, given: PSROFlags) -> Iterator[Path]:
     """The directory to write to."""
-    short = f"{name}-{given.game.partition(':')[0].replace('/', '-')}"
-    with new_directories(given.out, short, [0]) as (path,):
-        if any((path / file).exists() for file in (RESULT, METRICS, POLICIES)):
-            raise UsageError(f"{path} already holds something: choose another --out.")
+    with new_directories(given.out, _short(name, given.game), [0]) as (path,):
+        _refuse_used(path)
         yield path
 
 
-def _learned(name: str, given: PSROFlags, rounds: int) -> int:
+def _short(name: str, game: str) -> str:
+    return f"{name}-{game.partition(':')[0].replace('/', '-')}"
+
+
+def _refuse_used(path: Path) -> None:
+    if (path / POOLS).exists() and not (path / RESULT).exists():
+        raise UsageError(f"{path} holds pools that were stopped: continue with `flockrl resume {path}`.")
+    if any((path / file).exists() for file in (RESULT, METRICS, POLICIES, POOLS, CONFIG)):
+        raise UsageError(f"{path} already holds something: choose another --out.")
+
+
+def _learned(
+    name: str, given: PSROFlags, rounds: int, path: Path, settings: dict[str, Any] | None = None, trust: bool = False
+) -> int:
     """Pools of learned responses. Their runs stand under the directory; the mixtures' weights are in the result."""
     from flockrl.training.pools import Round, learned_psro
 
@@ -103,22 +139,21 @@ def _learned(name: str, given: PSROFlags, rounds: int) -> int:
             gain = "" if now.gain is None else f" learned responses gain {now.gain:.4f} by playing (sum over sides)"
             print(f"{now.policies:,} policies:{exact}{',' * bool(exact and gain)}{gain}")
 
-    with _fresh(name, given) as path:
-        found = learned_psro(
-            given.game, str(given.oracle), steps=given.oracle_steps, rounds=rounds, meta=given.meta,
-            episodes=given.episodes, envs=given.envs, seed=given.seed, out=path, each=tell,
-        )  # fmt: skip
-        (path / METRICS).write_text("".join(json.dumps(row._asdict()) + "\n" for row in found.rounds))
-        write_json(
-            path / RESULT,
-            {
-                "algorithm": name, "env": given.game, "meta": given.meta, "oracle": given.oracle,
-                "oracle_steps": given.oracle_steps, "rounds": rounds, "nash_conv": found.nash_conv,
-                "weights": {side: w.tolist() for side, w in found.weights.items()},
-                "runs": {side: [str(run.relative_to(path)) for run in runs] for side, runs in found.runs.items()},
-                "payoffs": None if found.payoffs is None else found.payoffs.tolist(),
-            },
-        )  # fmt: skip
+    found = learned_psro(
+        given.game, str(given.oracle), steps=given.oracle_steps, rounds=rounds, meta=given.meta,
+        episodes=given.episodes, envs=given.envs, seed=given.seed, out=path, settings=settings, each=tell, trust=trust,
+    )  # fmt: skip
+    (path / METRICS).write_text("".join(json.dumps(row._asdict()) + "\n" for row in found.rounds))
+    write_json(
+        path / RESULT,
+        {
+            "algorithm": name, "env": given.game, "meta": given.meta, "oracle": given.oracle,
+            "oracle_steps": given.oracle_steps, "rounds": rounds, "nash_conv": found.nash_conv,
+            "weights": {side: w.tolist() for side, w in found.weights.items()},
+            "runs": {side: [str(run.relative_to(path)) for run in runs] for side, runs in found.runs.items()},
+            "payoffs": None if found.payoffs is None else found.payoffs.tolist(),
+        },
+    )  # fmt: skip
     if not given.quiet:
         for side, weights in found.weights.items():
             print(f"{side}: " + " ".join(f"{w:.3f}" for w in weights) + " (weights; the first policy is untrained)")

@@ -208,13 +208,21 @@ def _against(runs: Sequence[Any], given: Any) -> int:
             players = {side: other.get(side, team) for side in {**spec.parties, **other}}
             result = match(players, run.env, episodes=given.episodes, seed=given.seed, explore=given.explore)
             scores.append([float(result.per_agent[list(own)].mean()) for own in spec.parties.values()])
-            told = ", ".join(f"{side} {x:.3f}" for side, x in zip(spec.parties, scores[-1], strict=True))
+            each = [result.returns[:, list(own)].mean(1) for own in spec.parties.values()]
+            told = ", ".join(f"{side} {x.mean():.3f}{_interval(x)}" for side, x in zip(spec.parties, each, strict=True))
             print(f"{run.path} against {', '.join(f'{s}={p}' for s, p in other.items())}: {told}")
     if len(scores) > 1:
         means = np.mean(scores, axis=0)
         told = ", ".join(f"{side} {x:.3f}" for side, x in zip(spec.parties, means, strict=True))
         print(f"mean over {len(scores)} pairs: {told} (return, mean over agents and {given.episodes} episodes each)")
     return 0
+
+
+def _interval(returns: np.ndarray) -> str:
+    """Half of the 95% interval of a mean over episodes [E]."""
+    from flockrl.training.respond import NORMAL
+
+    return f" \u00b1 {NORMAL * returns.std(ddof=1) / len(returns) ** 0.5:.3f}" if len(returns) > 1 else ""
 
 
 def export(words: list[str]) -> int:

@@ -220,8 +220,11 @@ def resume(words: list[str]) -> int:
     given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
     given.join()
     prepare(given.platform, given.devices)
-    from flockrl.core.rundir import RESULT, find_runs
+    from flockrl.core.rundir import POOLS, RESULT, find_runs
     from flockrl.training.train import resume
+
+    if (given.run / POOLS).is_file():
+        return _resume_pools(given)
 
     if given.steps is None and all((path / RESULT).exists() for path in find_runs(given.run)):
         print(f"{given.run} is finished: nothing to resume. To train longer, add --steps with more than it had.")
@@ -229,3 +232,12 @@ def resume(words: list[str]) -> int:
     with given.place(given.run, resumed=True) as path:
         resume(path, steps=given.steps, devices=given.devices, quiet=given.quiet or not given.first)
     return 0
+
+
+def _resume_pools(given: ResumeFlags) -> int:
+    from flockrl.commands.oracles import resume_psro
+
+    for name in ("steps", "devices", "coordinator"):
+        if getattr(given, name) is not None:
+            raise UsageError(f"--{name} is for runs, and {given.run} holds pools of responses: leave it out.")
+    return resume_psro(given.run, given.quiet, given.trust)

@@ -17,6 +17,8 @@ CONFIG, METRICS, RESULT, CURVE, CHECKPOINTS = (
 )  # fmt: skip
 FAILURE = "failed.txt"
 """Why training failed, until it is resumed."""
+POOLS = "pools.json"
+"""What pools of learned responses have grown to."""
 TRAINER = "trainer.json"
 """The configuration of a trainer."""
 LARGEST = 16 << 20
@@ -31,7 +33,7 @@ def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> Iter
 
     What is created here is removed again if the run fails before it has logged anything.
     """
-    base = Path(out) if out is not None else _fresh(Path("runs") / name)
+    base = Path(out) if out is not None else fresh(Path("runs") / name)
     if (base / CONFIG).exists() or any(base.glob(f"seed_*/{CONFIG}")):
         raise UsageError(
             f"{base} already holds a run: resume it with `flockrl resume {base}`, or choose another --out."
@@ -40,14 +42,15 @@ def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> Iter
     made = [p for p in dict.fromkeys(p for path in paths for p in (path, *path.parents)) if not p.exists()]
     before = {path: set(path.iterdir()) if path.is_dir() else set() for path in paths}
     try:
-        _create(paths)
+        create(paths)
         yield paths
     except BaseException:
         _undo(paths, before, made)
         raise
 
 
-def _create(paths: list[Path]) -> None:
+def create(paths: list[Path]) -> None:
+    """Make directories, if there are none."""
     for path in paths:
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -107,7 +110,8 @@ def trainer_at(path: Path) -> Path | None:
     return next((home for home in (path, path / "trainer") if (home / TRAINER).is_file()), None)
 
 
-def _fresh(base: Path) -> Path:
+def fresh(base: Path) -> Path:
+    """A path with this name, or with a number after it, where nothing is."""
     path, number = base, 1
     while path.exists():
         number += 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,10 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.text import printable
 from flockrl.envs.games.matrix import payoff_tensor
-from flockrl.games.markov import MarkovGame, from_arrays
-from flockrl.games.normal import MOST_OUTCOMES, NormalForm
+from flockrl.envs.games.payoffs import read_content, refuse_wide
+from flockrl.games.markov import MOST_MOVES, MarkovGame, from_arrays
+from flockrl.games.normal import NormalForm
 
-SUFFIXES = (".json", ".npy", ".npz")
-LARGEST_TEXT, LARGEST_ARRAYS = 16 << 20, 256 << 20
-"""The largest JSON file and the most bytes of arrays that are read."""
 NORMAL = {"payoffs", "players", "actions"}
 MARKOV = {"transitions", "payoffs", "discount", "start"}
 
@@ -39,13 +34,10 @@ def read_game(path: Path) -> NormalForm | MarkovGame:
     if "transitions" in content:
         if "discount" not in content:
             raise UsageError(f"{path} has no discount: write one from 0 to 1, 1 for a game that always ends.")
-        return from_arrays(
-            content["transitions"],
-            content["payoffs"],
-            _number(content["discount"], path),
-            content.get("start"),
-            path.name,
-        )
+        parts = [content["transitions"], content["payoffs"], content.get("start")]
+        if any(isinstance(part, np.ndarray) and part.size > MOST_MOVES for part in parts):  # before it is copied
+            raise UsageError(f"{path} is too large for a game: it has more than {MOST_MOVES:,} transitions.")
+        return from_arrays(parts[0], parts[1], _number(content["discount"], path), parts[2], path.name)
     players = _names(content.get("players", []), "players", path)
     rows = content.get("actions", [])
     if not isinstance(rows, list | np.ndarray):
@@ -54,57 +46,9 @@ def read_game(path: Path) -> NormalForm | MarkovGame:
     return NormalForm(_payoffs(content["payoffs"], path), path.name, players, actions)
 
 
-def read_content(path: Path) -> Any:
-    """What a file holds: numbers in lists or arrays, or a dict of such."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UsageError(f"A game's file ends in {', '.join(SUFFIXES)}, not {path.name!r}.")
-    try:
-        size = path.stat().st_size
-        if size > (LARGEST_TEXT if suffix == ".json" else LARGEST_ARRAYS):
-            raise UsageError(f"{path} is too large for a game: {size / 2**20:.0f} MiB.")
-        if suffix == ".json":
-            return json.loads(path.read_text(encoding="utf-8"))
-        if suffix == ".npy":
-            with path.open("rb") as stream:
-                return _array(stream, size, path)
-        with zipfile.ZipFile(path) as archive:
-            return _archive(archive, path)
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, EOFError, RecursionError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise UsageError(f"{path} is not a {suffix} file of plain numbers.") from error
-
-
-def _archive(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
-    parts = archive.infolist()
-    if sum(part.file_size for part in parts) > LARGEST_ARRAYS or len(parts) > 100:
-        raise UsageError(f"{path} is too large for a game: unpacked it has more than {LARGEST_ARRAYS >> 20} MiB.")
-    found = {}
-    for part in parts:
-        with archive.open(part) as stream:
-            found[part.filename.removesuffix(".npy")] = _array(stream, part.file_size, path)
-    return found
-
-
-def _array(stream: Any, size: int, path: Path) -> np.ndarray:
-    """An array of numbers or text. Its header is checked before anything is allocated."""
-    from numpy.lib import format as npy
-
-    version = npy.read_magic(stream)
-    header = npy.read_array_header_1_0(stream) if version == (1, 0) else npy.read_array_header_2_0(stream)
-    shape, fortran, dtype = header
-    length = math.prod(shape) * dtype.itemsize
-    if dtype.kind not in "biufU" or not 0 <= length <= size or len(shape) > 16 or min(shape, default=0) < 0:
-        raise ValueError("not plain numbers, or fewer than the header says")
-    data = stream.read(length)
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-
-
 def _payoffs(given: Any, path: Path) -> np.ndarray:
     """[A1, ..., An, N] float64; a payoff common to all is repeated for each."""
-    if isinstance(given, np.ndarray) and given.size > MOST_OUTCOMES * max(given.ndim - 1, 1):  # before it is copied
-        raise UsageError(f"{path} is too large for a game: it has more than {MOST_OUTCOMES:,} joint actions.")
+    refuse_wide(given, path)
     shape = payoff_tensor(given, str(path)).shape  # says what is wrong with it
     tensor = np.asarray(given, float)
     return tensor if tensor.shape == shape else np.repeat(tensor[..., None], shape[-1], -1)
@@ -119,6 +63,6 @@ def _names(given: Any, what: str, path: Path) -> tuple[str, ...]:
 
 def _number(given: Any, path: Path) -> float:
     value = given.item() if isinstance(given, np.ndarray) and given.size == 1 else given
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UsageError(f"{path}: discount must be a number from 0 to 1.")
     return float(value)

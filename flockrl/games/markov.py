@@ -20,6 +20,8 @@ from flockrl.games.sequence import Gap
 MOST_STATES = 30_000
 MOST_MOVES = 20_000_000
 """The most states, and the most transitions (states x joint actions x outcomes), of a game."""
+LARGEST = 1e30
+"""The largest payoff in a file: sums of such are still numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +143,14 @@ def from_arrays(transitions: Any, payoffs: Any, discount: float, start: Any = No
             f"{name}: transitions must have the shape [S, A1, ..., An, S] and payoffs [S, A1, ..., An, N], not "
             f"{list(moves.shape)} and {list(pays.shape)}."
         )
-    if not (np.isfinite(moves).all() and np.isfinite(pays).all()):
-        raise UsageError(f"{name}: transitions and payoffs must be finite numbers.")
+    if not (np.isfinite(moves).all() and (np.abs(pays) <= LARGEST).all()):
+        raise UsageError(f"{name}: transitions and payoffs must be finite numbers, of at most {LARGEST:g}.")
     if (moves < 0).any() or (moves.sum(-1) > 1 + 1e-9).any():
         raise UsageError(f"{name}: the probabilities of what follows must be at least 0 and add up to at most 1.")
     if not 0 <= discount <= 1:
         raise UsageError(f"{name}: discount must be from 0 to 1, not {discount}.")
     first = np.eye(states)[0] if first is None else first
-    if first.shape != (states,) or (first < 0).any() or abs(first.sum() - 1) > 1e-6:
+    if first.shape != (states,) or not (first >= 0).all() or abs(first.sum() - 1) > 1e-6:
         raise UsageError(f"{name}: start must have one probability for each of the {states} states.")
     n, most = len(counts), max(counts)
     joint = most**n

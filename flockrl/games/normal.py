@@ -9,10 +9,8 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.envs.games.matrix import MatrixGame
+from flockrl.envs.games.payoffs import MOST_OUTCOMES
 from flockrl.games.sequence import Gap
-
-MOST_OUTCOMES = 1_000_000
-"""The most joint actions of a game."""
 
 Strategies = Sequence[np.ndarray]
 """For each player the probabilities [A] of its actions."""

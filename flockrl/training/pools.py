@@ -26,6 +26,7 @@ from flockrl.envs.registry import make
 from flockrl.evaluation.playing import make_player, summarize
 from flockrl.games.psro import Meta, mix
 from flockrl.games.query import Examiner
+from flockrl.training.ledger import Terms, holding, left_off
 from flockrl.training.train import train
 
 NOT_ZERO_SUM = 1e-3
@@ -57,24 +58,22 @@ class LearnedPools(NamedTuple):
 class _Game:
     """What stays the same over all rounds."""
 
-    def __init__(
-        self, env: Any, oracle: str, settings: Mapping[str, Any], envs: int, episodes: int, seed: int, meta: Meta
-    ):
-        if oracle not in algorithms():
-            raise UsageError(f"There is no algorithm {oracle!r}.{nearest(oracle, algorithms())}")
-        self.env, self.place, self.meta = env, make(env), meta
+    def __init__(self, env: Any, terms: Terms):
+        if terms.oracle not in algorithms():
+            raise UsageError(f"There is no algorithm {terms.oracle!r}.{nearest(terms.oracle, algorithms())}")
+        self.env, self.place, self.terms, self.meta = env, make(env), terms, terms.meta
         self.spec = self.place.spec
         self.parties = self.spec.parties
         if len(set(self.spec.sides)) < 2:
             raise UsageError(f"All agents of {self.spec.name} are on one side: there is nobody to respond to.")
-        if len(self.parties) != 2 and meta != "uniform":
-            raise UsageError(f"The meta-solver {meta} is for two sides: use uniform.")
-        self.learner = Side("learner", oracle, make_config(oracle, settings))
-        self.envs, self.episodes, self.seed = envs, episodes, seed
-        steps = self.learner.config.rollout_steps
+        if len(self.parties) != 2 and terms.meta != "uniform":
+            raise UsageError(f"The meta-solver {terms.meta} is for two sides: use uniform.")
+        self.learner = Side("learner", terms.oracle, make_config(terms.oracle, terms.settings))
+        self.envs, self.seed = terms.envs, terms.seed
+        steps, envs = self.learner.config.rollout_steps, terms.envs
         self.seats = make_players(self.spec, Sides(dict.fromkeys(self.parties, self.learner)), steps, envs, 1)
         self.team = compose(self.spec, self.seats)
-        self._play = make_player(self.team, self.place, episodes, True)
+        self._play = make_player(self.team, self.place, terms.episodes, True)
         self._examiner: Examiner | None = None
         with contextlib.suppress(UsageError):  # too large, or no game that can be enumerated
             self._examiner = Examiner(self.place)
@@ -112,45 +111,64 @@ class _Game:
         given = SimpleNamespace(params=lambda: {name: params})
         return Side("frozen", self.learner.algorithm, origin, "pool", name, self.envs, given, size)
 
+    def answer(
+        self, name: str, number: int, pools: Mapping[str, list[PyTree]], weights: Mapping[str, np.ndarray], path: Path,
+        trust: bool,
+    ) -> PyTree:  # fmt: skip
+        """The parameters of a side's response in a round, learned by the run at `path`, from where that was left.
+        weights: of the mixtures that it answers; {} where it must have been learned before."""
+        run = left_off(path, None if isinstance(self.env, str) else self.env, trust)
+        if run is None and not weights:
+            raise UsageError(f"{path} is missing, and these pools cannot go on without it.")
+        if run is None:
+            terms, own = self.terms, dict[str, Any]({name: dict(self.terms.settings)})
+            rivals = {o: self.rival(o, pools[o], weights[o], terms.iterations + 1) for o in pools if o != name}
+            run = train(
+                {name: terms.oracle, **rivals}, self.env, steps=terms.oracle_steps, envs=self.envs,
+                seed=self.seed + number, eval_episodes=1, out=path, **own,
+            )  # fmt: skip
+        return run.params()[name]
+
 
 def learned_psro(
     env: Any, oracle: str = "ippo", *, steps: int = 50_000, rounds: int = 10, meta: Meta = "nash", episodes: int = 400,
-    envs: int = 16, seed: int = 0, out: Path, settings: Mapping[str, Any] | None = None,
-    each: Callable[[Round], None] | None = None,
+    envs: int = 16, seed: int = 0, out: str | Path, settings: Mapping[str, Any] | None = None,
+    each: Callable[[Round], None] | None = None, trust: bool = False,
 ) -> LearnedPools:  # fmt: skip
     """Grow pools by responses that `oracle` learns in `steps` environment steps each.
 
-    episodes: in which each pair of policies meets; out: where the responses' runs are written; settings: the oracle's;
-    each: called after every round.
+    episodes: in which each pair of policies meets; settings: the oracle's; each: called after every round. out: where
+    the responses' runs are written. Pools that were stopped there go on, if they have these settings, and end as if
+    they had not been stopped; trust: whether code that the runs there name may be imported.
     """
     for name, number in {"iterations": rounds, "oracle_steps": steps, "episodes": episodes, "envs": envs}.items():
         if number < 1:
             raise UsageError(f"{name} must be at least 1, not {number}.")
-    game = _Game(env, oracle, settings or {}, envs, episodes, seed, meta)
-    names = list(game.parties)
+    path, called = Path(out), env if isinstance(env, str) else "custom"
+    game = _Game(env, Terms(called, oracle, steps, rounds, meta, episodes, envs, seed, dict(settings or {})))
     pools: dict[str, list[PyTree]] = {name: [params] for name, params in game.first().items()}
-    runs: dict[str, list[Path]] = {name: [] for name in names}
-    payoffs, told = _measured(game, pools, None), []
+    runs = {name: [path / f"round_{number}" / name for number in range(1, rounds + 1)] for name in pools}
+    payoffs = _measured(game, pools, None)
+    with holding(path, game.terms) as ledger:
+        told = [Round(*row) for row in ledger.rounds]
+        payoffs = payoffs if ledger.payoffs is None else ledger.payoffs
+        weights: dict[str, np.ndarray] = {}
+        for number in range(1, rounds + 1):
+            known = number <= len(told)
+            if not known:
+                weights = _weights(game, pools, payoffs)
+                conv = game.nash_conv(pools, weights)
+            answers = {name: game.answer(name, number, pools, weights, runs[name][number - 1], trust) for name in pools}
+            pools = {name: [*pool, answers[name]] for name, pool in pools.items()}
+            if known:
+                continue
+            payoffs = _measured(game, pools, payoffs)
+            told.append(Round(number, conv, _gain(weights, payoffs)))
+            ledger.note(told[-1], payoffs)
+            if each is not None:
+                each(told[-1])
     weights = _weights(game, pools, payoffs)
-    conv = game.nash_conv(pools, weights)
-    for number in range(1, rounds + 1):
-        answers = {}
-        for name in names:
-            rivals = {o: game.rival(o, pools[o], weights[o], rounds + 1) for o in names if o != name}
-            own: dict[str, Any] = {name: dict(settings or {})}
-            run = train(
-                {name: oracle, **rivals}, env, steps=steps, envs=envs, seed=seed + number, eval_episodes=1,
-                out=out / f"round_{number}" / name, **own,
-            )  # fmt: skip
-            answers[name], runs[name] = run.params()[name], [*runs[name], run.path]
-        pools = {name: [*pool, answers[name]] for name, pool in pools.items()}
-        payoffs = _measured(game, pools, payoffs)
-        told.append(Round(number, conv, _gain(weights, payoffs)))
-        if each is not None:
-            each(told[-1])
-        weights = _weights(game, pools, payoffs)
-        conv = game.nash_conv(pools, weights)
-    return LearnedPools(pools, weights, payoffs, conv, told, runs)
+    return LearnedPools(pools, weights, payoffs, game.nash_conv(pools, weights), told, runs)
 
 
 def _measured(game: _Game, pools: Mapping[str, list[PyTree]], known: np.ndarray | None) -> np.ndarray | None:

@@ -6,12 +6,14 @@ fresh episodes, is at most what a best response would gain.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flockrl.algos.assembly import Sides
 from flockrl.algos.presets import algorithms
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import EvalResult
@@ -28,8 +30,8 @@ class Response(NamedTuple):
     """What a trained response of one side gains.
 
     value: what the side gets as the run plays it; gain: how much more the response gets, both as the mean return of the
-    side's agents; low, high: its 95% interval over episodes; all_gains: of every seed; curve: (step, gain) of the best
-    seed's evaluations while it learned, by greedy play; runs: the seeds' runs.
+    side's agents; low, high: its 95% interval over pairs of episodes that begin alike; all_gains: of every seed; curve:
+    (step, gain) of the best seed's evaluations while it learned, by greedy play; runs: the seeds' runs.
     """
 
     side: str
@@ -51,6 +53,7 @@ def respond(
     seeds: int = 1,
     episodes: int = 400,
     sampled: bool = True,
+    warm: bool = False,
     out: str | Path | None = None,
     quiet: bool = True,
     settings: Mapping[str, Any] | None = None,
@@ -59,6 +62,7 @@ def respond(
 
     Of several seeds, the one whose evaluations ended best is taken, so that the choice does not depend on the episodes
     that the gain is measured in. sampled: whether policies draw their actions there, or take the most likely ones.
+    warm: begin with the run's own policy of that side, with its settings, instead of from nothing.
     """
     rivals = check(run, side)
     if algorithm not in algorithms():
@@ -67,11 +71,12 @@ def respond(
         if number < 1:
             raise UsageError(f"{name} must be at least 1, not {number}.")
     named = not run.config.env.startswith(("custom/", "data/"))
-    learning: dict[str, Any] = {side: dict(settings or {})}
+    begins = f"{run.path}:{side}" if warm else None
+    learning: dict[str, Any] = {side: {**(_own_settings(run, side, algorithm) if warm else {}), **(settings or {})}}
     place = run.config.env if named else run.env
     found = train(
         {side: algorithm, **dict.fromkeys(rivals, run)}, place, seeds=seeds, steps=steps, out=out, quiet=quiet,
-        envs=run.config.options.envs, **learning,
+        envs=run.config.options.envs, init_from=begins, **learning,
     )  # fmt: skip
     trained = found if isinstance(found, list) else [found]
     agents = list(run.spec.parties[side])
@@ -87,9 +92,8 @@ def respond(
     after = [play(player) for player in trained]
     best = int(np.argmax([player.result[f"final_eval_return_{side}"] for player in trained]))
     gains = [float((x - before).mean()) for x in after]
-    half = (
-        NORMAL * float(np.sqrt((before.var(ddof=1) + after[best].var(ddof=1)) / episodes)) if episodes > 1 else np.inf
-    )
+    more = after[best] - before  # of episodes that begin alike, so that luck at their start cancels out
+    half = NORMAL * float(more.std(ddof=1) / np.sqrt(episodes)) if episodes > 1 else np.inf
     value, name = float(before.mean()), f"eval_return_{side}"
     curve = [(row["step"], row[name] - value) for row in trained[best].metrics() if name in row]
     low, high = gains[best] - half, gains[best] + half
@@ -104,3 +108,16 @@ def check(run: Run, side: str) -> list[str]:
     if side not in parties:
         raise UsageError(f"{run.spec.name} has no side {side!r}: its sides are {', '.join(parties)}.")
     return [name for name in parties if name != side]
+
+
+def _own_settings(run: Run, side: str, algorithm: str) -> dict[str, Any]:
+    """The settings with which a side of the run learned, if it had a learner of its own that is the response's."""
+    sides = run.config.config
+    player = sides.players[side] if isinstance(sides, Sides) else None
+    if player is None or player.kind != "learner" or player.algorithm != algorithm:
+        raise UsageError(
+            f"A response begins with the policy of {side} only where {algorithm} learned it for that side alone: train "
+            f"the run as `flockrl train {','.join(f'{name}={algorithm}' for name in run.spec.parties)} ...`, or leave "
+            "out --warm."
+        )
+    return dataclasses.asdict(player.config)

@@ -88,14 +88,14 @@ def test_environments_without_symmetries_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_partners_who_never_met_agree_on_the_lever_that_is_unlike(tmp_path):
-    """From uniform play, levers that are alike pay a little more (0.1) than the other (0.09), so that some seeds stay
-    with them, at 1/9; their returns in training tell. Those that found the other lever play well with each other."""
-    settings = {"steps": 40_000, "rollout_steps": 25, "hidden": (16,), "eval_episodes": 5, "seeds": 3, "entropy": 0.01}
-    alone = flockrl.train("ippo", "games/lever", out=tmp_path / "alone", **settings)
-    other = flockrl.train("ippo", "games/lever", out=tmp_path / "other", other_play=True, **settings)
-    found = [run for run in other if run.metrics()[-1]["return"] > 0.5]
-    assert len(found) >= 2
-    assert cross_play(found, 2).means == pytest.approx(np.full((len(found),) * 2, 0.9), abs=1e-6)
+    """From uniform play, levers that are alike pay a little more (0.1) than the other (0.09), so that policy gradients
+    stay with them; a joint value that is learned off policy, from agents who pull at random, does not. Every pair."""
+    settings = {"eval_episodes": 5, "seeds": 3}
+    gradients = {"steps": 40_000, "rollout_steps": 25, "hidden": (16,), "entropy": 0.01, **settings}
+    alone = flockrl.train("ippo", "games/lever", out=tmp_path / "alone", **gradients)
     means = cross_play(alone, 2).means
     assert np.diag(means) == pytest.approx(1.0)
     assert means[~np.eye(3, dtype=bool)].mean() < 0.6
+    learner = {"steps": 8_000, "hidden": (32,), "lr": 3e-3, "explore_end": 1.0, **settings}
+    other = flockrl.train("qplex", "games/lever", out=tmp_path / "other", other_play=True, **learner)
+    assert cross_play(other, 2).means == pytest.approx(np.full((3, 3), 0.9), abs=1e-6)

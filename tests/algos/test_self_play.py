@@ -228,7 +228,7 @@ SHORT |= {"checkpoint_every": 1024, "pool_every": 3, "pool_size": 2}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["prioritised", "fictitious"])
+@pytest.mark.parametrize("how", ["prioritised", "fictitious", "average"])
 def test_a_stopped_and_resumed_run_equals_one_that_was_not_stopped(how, tmp_path):
     """Pool, win rates, ratings and who is being played are part of the state."""
     settings = {**SHORT, "self_play": how, "memory": "gru", "memory_size": 8}
@@ -240,9 +240,26 @@ def test_a_stopped_and_resumed_run_equals_one_that_was_not_stopped(how, tmp_path
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
     assert int(whole.state().learner.pool.joined) == 1 + 40 // 3
     told = [run.metrics()[-1] for run in (whole, resumed)]
-    for name in ("eval_nash_conv", "rating", "win_rate", "pool"):
+    for name in ("eval_nash_conv", "pool", *(() if how == "average" else ("rating", "win_rate"))):
         assert told[0][name] == told[1][name]
     assert whole.config.config.share == "all", "seats with equal spaces share parameters"
+
+
+def test_an_average_learns_like_the_plain_learner_and_keeps_its_second_half(tmp_path):
+    """To the bit; the pool has the selves of the last updates, and its mixture is what is examined."""
+    settings = {name: value for name, value in SHORT.items() if name not in ("pool_every", "pool_size", "steps")}
+    settings |= {"steps": 1024, "eval_every": 1024, "checkpoint_every": 1024, "share": "all"}  # eight updates
+    plain = flockrl.train("mmd", "games/kuhn", out=tmp_path / "plain", **settings)
+    run = flockrl.train("mmd", "games/kuhn", out=tmp_path / "run", self_play="average", pool_size=2, **settings)
+    state, pairs = run.state().learner, (plain.state().learner.params, run.state().learner.learner.params)
+    assert all(map(np.array_equal, *map(jax.tree.leaves, pairs)))
+    assert int(state.pool.joined) == 1 + 4, "one more every second update"
+    newest = jax.tree.map(lambda x: x[0], state.pool.params)  # the fifth of two places
+    assert all(map(np.array_equal, jax.tree.leaves(newest), jax.tree.leaves(plain.params())))
+    gaps = [flockrl.exploit(each).nash_conv for each in (plain, run)]
+    assert gaps[0] != gaps[1]
+    with pytest.raises(UsageError, match="leave out --pool-share"):
+        flockrl.train("mmd", "games/kuhn", out=tmp_path / "no", self_play="average", pool_share=0.5, **settings)
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_files_are_never_unpickled(tmp_path):
     ("name", "words"),
     [
         ("games/file", "path=FILE"),
-        ("games/file:path=nowhere.json", "cannot read 'nowhere.json': No such file"),
+        ("games/file:path=nowhere.json", "Cannot read nowhere.json: No such file"),
         ("games/file:path=game.txt", "must end in .json or .npy, not 'game.txt'"),
         ("games/penalty:k=1", "k must be a number of at most 0, not 1"),
         ("games/penalty:k=NaN", "at most 0, not nan"),
@@ -218,3 +218,23 @@ def test_broken_files(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match=r"is not a .* file of plain numbers"):
             make("games/file", path=str(tmp_path / name))
+
+
+def test_a_file_takes_no_more_memory_than_it_has(tmp_path):
+    """A header that promises 12 TB, numbers that would be copied several times, and a file that is too long."""
+    text = b"{'descr': '<f8', 'fortran_order': False, 'shape': (400000000000, 2, 2), }"
+    text += b" " * (118 - len(text) - 1) + b"\n"
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 64)
+    with pytest.raises(UsageError, match=r"is not a \.npy file of plain numbers"):
+        make("games/file", path=str(path))
+    np.save(path, np.zeros(20_000_000, np.int8))
+    with pytest.raises(UsageError, match="more than 1,000,000 joint actions"):
+        make("games/file", path=str(path))
+    with (tmp_path / "a.json").open("wb") as stream:
+        stream.truncate(1 << 30)
+    with pytest.raises(UsageError, match="too large for a game: 1024 MiB"):
+        make("games/file", path=str(tmp_path / "a.json"))
+    (tmp_path / "b.json").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="it is no file"):
+        make("games/file", path=str(tmp_path / "b.json"))

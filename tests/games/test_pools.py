@@ -6,12 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stop_at import StopAt
 
 import flockrl
 from flockrl.algos.assembly import Sides
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Actor
 from flockrl.envs import make
 from flockrl.games.query import Examiner
+from flockrl.training import pools
+from flockrl.training.interrupt import Interrupted
+from flockrl.training.ledger import read_pools
 from flockrl.training.pools import _gain, learned_psro
 
 SMALL = {"hidden": (8,), "rollout_steps": 16, "lr": 0.02, "entropy": 0.0}
@@ -60,6 +65,73 @@ def test_rock_paper_scissors_by_learned_responses(tmp_path):
     assert isinstance(run.config.config, Sides)
     assert run.config.config.players["agent_1"].members == 5
     assert run.evaluate(episodes=4).returns.shape == (4, 2), "a run against a mixture is opened like any other"
+
+
+@pytest.mark.slow
+def test_pools_that_were_stopped_go_on_exactly(tmp_path, monkeypatch, cli):
+    """Stopped after a round, and within a response; then compared with pools that were not stopped, bit for bit."""
+    terms = {"steps": 960, "rounds": 2, "episodes": 20, "envs": 4, "settings": SMALL}
+    game, out = "games/rock_paper_scissors:rounds=1", tmp_path / "stopped"
+    whole = learned_psro(game, "ippo", out=tmp_path / "whole", **terms)
+
+    def stop(told):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learned_psro(game, "ippo", out=out, each=stop, **terms)
+    assert len(read_pools(out)["rounds"]) == 1
+    real, calls = pools.train, []
+
+    def train(*args, **settings):
+        calls.append(settings["out"])
+        return real(*args, callbacks=[StopAt(512)] if len(calls) == 2 else (), **settings)
+
+    monkeypatch.setattr(pools, "train", train)
+    with pytest.raises(Interrupted, match="continue with `flockrl resume"):
+        learned_psro(game, "ippo", out=out, **terms)
+    assert calls == [out / "round_2" / "agent_0", out / "round_2" / "agent_1"], "the first round is not learned again"
+    status, printed, _ = cli("resume", out)
+    assert status == 0
+    assert "2 policies: NashConv" in printed
+    assert len(calls) == 2, "what was begun went on, and nothing was trained anew"
+    found = json.loads((out / "result.json").read_text())
+    assert found["payoffs"] == whole.payoffs.tolist()
+    assert found["nash_conv"] == whole.nash_conv
+    for side, policies in whole.pools.items():
+        for path, params in zip(found["runs"][side], policies[1:], strict=True):
+            again = flockrl.Run(out / path).params()[side]
+            assert all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(again)))
+    assert cli("resume", out)[1].endswith("is finished: nothing to resume.\n")
+    with pytest.raises(UsageError, match="grew with episodes 20, not 30"):
+        learned_psro(game, "ippo", out=out, **{**terms, "episodes": 30})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": 3}, {"rounds": [[1, None, None]] * 3}, {"rounds": [[2, None, None]]}, {"payoffs": [[1]]},
+        {"payoffs": "x"}, {"rounds": [[1, 0.1, 0.1]], "payoffs": None}, {"seed": "0"}, {"iterations": True},
+        {"oracle": 3}, {"settings": []}, {"payoffs": [[[float("nan"), 0]]]},
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_pools_is_one_sentence(cli, tmp_path, change):
+    terms = {"env": "games/kuhn", "oracle": "ippo", "oracle_steps": 10, "iterations": 2, "meta": "nash", "episodes": 1}
+    good = {**terms, "envs": 1, "seed": 0, "settings": {}, "rounds": [], "payoffs": None}
+    (tmp_path / "pools.json").write_text(json.dumps({**good, **change}))
+    status, _, err = cli("resume", tmp_path)
+    assert status == 2
+    assert "is damaged" in err
+    assert err.count("\n") == 1
+
+
+def test_code_that_a_file_of_pools_names_needs_trust(cli, tmp_path):
+    terms = {"env": "python/own:Env", "oracle": "ippo", "oracle_steps": 10, "iterations": 2, "meta": "nash"}
+    rest = {"episodes": 1, "envs": 1, "seed": 0, "settings": {"kernel": "own:Net"}, "rounds": [], "payoffs": None}
+    (tmp_path / "pools.json").write_text(json.dumps({**terms, **rest}))
+    status, _, err = cli("resume", tmp_path)
+    assert status == 2
+    assert "names code" in err
+    assert "own:Net" in err
 
 
 @pytest.mark.slow

@@ -112,6 +112,18 @@ def test_games_in_files(cli, tmp_path):
         ("a.json", b'{"transitions": [1], "payoffs": [1]}', "has no discount"),
         ("a.json", b'{"transitions": [1], "payoffs": [1], "discount": 0.5}', "must have the shape"),
         ("a.json", b'{"transitions": [1], "payoffs": [1], "discount": "x"}', "discount must be a number"),
+        ("a.json", b"[" * 40 + b"1" + b"]" * 40, "the payoff has 40 axes"),
+        (
+            "a.json",
+            b'{"transitions": [1], "payoffs": [1], "discount": 1' + b"0" * 400 + b"}",
+            "discount must be a number",
+        ),
+        ("a.json", b'{"transitions": [[[[1]]]], "payoffs": [[[[1e99, 0]]]], "discount": 0.5}', "of at most 1e+30"),
+        (
+            "a.json",
+            b'{"transitions": [[[[1]]]], "payoffs": [[[[1, 0]]]], "discount": 0.5, "start": [NaN]}',
+            "start must have one probability",
+        ),
         ("a.npy", b"", "is not a .npy file of plain numbers"),
         ("a.npz", b"PK", "is not a .npz file of plain numbers"),
         ("a.toml", b"", "There is no environment"),

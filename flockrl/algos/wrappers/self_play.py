@@ -2,9 +2,9 @@
 
 Which side the learner has and whom it meets is drawn as an episode begins, in each environment, and remembered until it
 ends. In fictitious self-play (Heinrich et al. 2015) the learner answers the mixture of all past selves, and the policy
-that leaves is this mixture. The learner learns from its own seats alone: the others count as dead
-(`Trajectory.alive`), which every learner understands. Win rates follow from who got the larger return; ratings are
-Elo's, and the first self has 0.
+that leaves is this mixture; with `average` it plays itself alone, and the policy is the mixture all the same. The
+learner learns from its own seats alone: the others count as dead (`Trajectory.alive`), which every learner understands.
+Win rates follow from who got the larger return; ratings are Elo's, and the first self has 0.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def check_self_play(spec: EnvSpec, config: Any) -> None:
         raise UsageError(f"A population of partners is for teams, and {spec.name} has several sides: use league.")
     if spec.num_agents == 1:
         raise UsageError(f"{spec.name} has one agent, and a population is for partners: leave self_play out.")
+    if config.self_play == "average" and config.pool_share is not None:
+        raise UsageError("With self_play average nobody meets past selves: leave out --pool-share.")
     if getattr(config, "comm", "none") != "none":
         raise UsageError("Past selves do not talk to the present one: use self_play without comm.")
     if getattr(config, "death_mask", False):
@@ -95,21 +97,25 @@ class _SelfPlay:
         self.inner, self.envs, self.draws = inner, envs, draws
         self.spec, self.config = spec, config
         self.how, self.size = config.self_play, config.pool_size
-        self.every = config.pool_every or -(-updates // config.pool_size)
+        times = 2 if self.how == "average" else 1  # the first half of a run is not worth remembering
+        self.every = config.pool_every or -(-updates // (times * config.pool_size))
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
         self.side = seat_numbers(spec)
 
     def algorithm(self) -> Algorithm:
         note = f"past selves: up to {self.size}, one more every {self.every} updates"
+        present = lambda state: self.inner.params(state.learner)  # noqa: E731
+        alone = self.how == "average"
         practice = Algorithm(
-            self.init, self.practice_params, self.act, self.update, self.memory, self.inner.rollout_steps
-        )
+            self.init, present if alone else self.practice_params, self.inner.act if alone else self.act, self.update,
+            self.inner.memory if alone else self.memory, self.inner.rollout_steps,
+        )  # fmt: skip
         learner = self.inner._replace(
-            init=self.init, params=lambda state: self.inner.params(state.learner), update=self.update,
+            init=self.init, params=present, update=self.update,
             note="; ".join(filter(None, (self.inner.note, note))), practice=practice,
             critic=self.inner.critic and self.inner.critic.within(lambda state: state.learner),
         )  # fmt: skip
-        if self.how != "fictitious":
+        if self.how not in ("fictitious", "average"):
             return learner
         average = lambda state: Mixture(state.pool.params, self.odds(state.pool))  # noqa: E731
         act, memory = mixed(self.inner)
@@ -169,17 +175,20 @@ class _SelfPlay:
     # Learning
 
     def update(self, state: SelfPlayState, trajectory: Trajectory, key: Array) -> tuple[SelfPlayState, Metrics]:
-        learns, own, rival = lesson(self.spec, self.config, trajectory)
-        learner, metrics = self.inner.update(state.learner, learns, key)
-        running, wins, games = results(state.running, trajectory.first, ahead(trajectory.reward, own), rival, self.size)
-        pool = _rated(state.pool, wins, games)
+        pool, running, told = state.pool, state.running, {}
+        if self.how == "average":
+            learner, metrics = self.inner.update(state.learner, trajectory, key)
+        else:
+            learns, own, rival = lesson(self.spec, self.config, trajectory)
+            learner, metrics = self.inner.update(state.learner, learns, key)
+            lead = ahead(trajectory.reward, own)
+            running, wins, games = results(running, trajectory.first, lead, rival, self.size)
+            pool = _rated(pool, wins, games)
+            told = {"win_rate": pool.wins.sum() / jnp.maximum(pool.games.sum(), 1e-6), "rating": pool.rating}
         updates = state.updates + 1
         joins = updates % self.every == 0
         pool = jax.lax.cond(joins, lambda: _joined(pool, self.inner.params(learner)), lambda: pool)
-        told = {
-            "win_rate": pool.wins.sum() / jnp.maximum(pool.games.sum(), 1e-6),
-            "rating": pool.rating, "pool": jnp.minimum(pool.joined, self.size).astype(jnp.float32),
-        }  # fmt: skip
+        told["pool"] = jnp.minimum(pool.joined, self.size).astype(jnp.float32)
         return SelfPlayState(learner, pool, running, updates), {**metrics, **told}
 
 

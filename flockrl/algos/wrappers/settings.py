@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import Part
 
-SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "league", "population"]
+SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "average", "league", "population"]
 MAIN, EXPLOITER, RAIDER, PARTNER = "main", "main exploiter", "league exploiter", "partner"
 """What the learners of a league or a population are there for, see `league`."""
 
@@ -63,9 +63,10 @@ class PracticeConfig(Part):
 
     self_play: SelfPlay = "none"
     """Play against past selves: the latest, one drawn uniformly, or rather those that are hard to beat (prioritised).
-    fictitious: answer the mixture of all past selves, which is then the policy. league: main agents, and exploiters who
-    look for their weaknesses, share the environments and a pool. population: for teams, train with partners who learn
-    apart, past and present. Agents of all sides with equal spaces share parameters."""
+    fictitious: answer the mixture of all past selves, which is then the policy. average: play the present self alone,
+    and let the mixture of past ones be the policy, which stands still where selves go round. league: main agents, and
+    exploiters who look for their weaknesses, share the environments and a pool. population: for teams, train with
+    partners who learn apart, past and present. Agents of all sides with equal spaces share parameters."""
     main_agents: int = 1
     """Main agents of a league; the first is the policy."""
     main_exploiters: int = 1
@@ -77,7 +78,8 @@ class PracticeConfig(Part):
     pool_size: int = 8
     """Past selves that self-play keeps."""
     pool_every: int | None = None
-    """Updates after which the present self joins the pool; by default the pool is filled once in the run."""
+    """Updates after which the present self joins the pool; by default the pool is filled once in the run, for average
+    in its second half."""
     pool_share: float | None = None
     """Part of the episodes against past selves; in the others the present self plays, and learns, for all sides. By
     default 0.5, or 1 in fictitious self-play."""

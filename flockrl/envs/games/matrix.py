@@ -8,7 +8,6 @@ the agents play the same matrix `rounds` times. The last round ends the game, so
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,11 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.api import Renaming
+from flockrl.envs.games.payoffs import read_content, refuse_wide
 
 ROUNDS = 25
+MOST_AXES = 16
+"""The most axes of a payoff tensor: players, and one for whose payoff it is."""
 
 
 class Play(NamedTuple):
@@ -163,6 +165,8 @@ def payoff_tensor(payoff: Any, name: str, common: bool | None = None) -> np.ndar
     if not tensor.ndim or not tensor.size:
         shape = list(tensor.shape)
         raise UsageError(f"{name}: the payoff needs an axis of at least one action per agent, not shape {shape}.")
+    if tensor.ndim > MOST_AXES:
+        raise UsageError(f"{name}: the payoff has {tensor.ndim} axes, and games of up to {MOST_AXES} are read.")
     with np.errstate(over="ignore"):
         tensor = tensor.astype(np.float32)
     if not np.isfinite(tensor).all():
@@ -276,24 +280,12 @@ def file(path: str = "", rounds: int = ROUNDS, history: bool = False, common: bo
         raise UsageError("games/file needs the payoff file: write games/file:path=FILE.")
     if common not in (None, True, False):
         raise UsageError(f"games/file: setting common must be true or false, not {common!r}.")
-    return MatrixGame(read_payoff(Path(str(path))), rounds, history, "games/file", common)
-
-
-def read_payoff(path: Path) -> Any:
-    """The content of a payoff file. No code in it is executed: object arrays are refused."""
-    suffix = path.suffix.lower()
-    if suffix not in (".json", ".npy"):
-        raise UsageError(f"games/file: the payoff file must end in .json or .npy, not {path.name!r}.")
-    try:
-        if suffix == ".json":
-            return json.loads(path.read_text(encoding="utf-8"))
-        with path.open("rb") as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"games/file: cannot read {str(path)!r}: {error.strerror or error}.") from error
-    except (ValueError, EOFError, RecursionError) as error:
-        kind = "JSON" if suffix == ".json" else ".npy"
-        raise UsageError(f"games/file: {str(path)!r} is not a {kind} file of plain numbers.") from error
+    where = Path(str(path))
+    if where.suffix.lower() not in (".json", ".npy"):
+        raise UsageError(f"games/file: the payoff file must end in .json or .npy, not {where.name!r}.")
+    payoff = read_content(where)
+    refuse_wide(payoff, where)
+    return MatrixGame(payoff, rounds, history, "games/file", common)
 
 
 MATRIX_GAMES = {
