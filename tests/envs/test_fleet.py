@@ -102,18 +102,31 @@ def test_a_share_of_the_drones_fails_within_an_episode():
     assert 15 <= int((~state.air.alive).sum()) <= 45  # 30 are expected, with a deviation of 4.6
 
 
-def test_centroids_are_those_of_the_voronoi_cells(cover):
+def cell_by_hand(pos, i, rivals, density):
+    """Way (km) to the centre of mass of what is nearer to drone i than to its rivals, and its mass."""
+    far = ((POINTS[:, None] - pos) ** 2).sum(-1)
+    mine = (far[:, [i]] <= far[:, rivals]).all(1)
+    mass = density[mine].sum()
+    return [*((POINTS[mine] * density[mine, None]).sum(0) / mass - pos[i]) / 1000, mass]
+
+
+def test_cells_are_those_of_voronoi_among_drones_that_are_heard_under_a_density_that_is_seen(cover):
     env, _, start = cover
-    state = placed(start, [[200, 300], [800, 400], [500, 900]])
-    everyone = jnp.asarray(~np.eye(3, dtype=bool))
-    pos, density = np.asarray(state.air.pos), np.asarray(state.density)
-    owner = ((POINTS[:, None] - pos) ** 2).sum(-1).argmin(1)
-    for i in range(3):
-        mine = owner == i
-        expected = (POINTS[mine] * density[mine, None]).sum(0) / density[mine].sum()
-        np.testing.assert_allclose(env._centroids(state, everyone)[i], expected, rtol=1e-3)
-    alone = env._centroids(state, jnp.zeros((3, 3), bool))
-    np.testing.assert_allclose(alone, np.tile(density @ POINTS, (3, 1)), rtol=1e-3)
+    state = placed(start, [[200, 300], [450, 300], [800, 900]])
+    state = state._replace(spots=jnp.array([[250.0, 400.0]]), weight=jnp.ones(1))  # 0 alone is within 200 m of it
+    pos = np.asarray(state.air.pos)
+    spot = np.exp(-((POINTS - [250, 400]) ** 2).sum(-1) / (2 * 120**2))
+    even = np.full(256, 0.1 / 256)
+    full = even + 0.9 * spot / spot.sum()
+    first = env.spec.entities[0].own[1][0]
+    cell = np.asarray(env._observe(state).obs)[:, first : first + 3]
+    for i, (rivals, density) in enumerate([([1], full), ([0], even), ([], even)]):  # 0 and 1 hear each other
+        np.testing.assert_allclose(cell[i], cell_by_hand(pos, i, rivals, density), rtol=1e-3, atol=1e-5)
+    mass, centre = env._cells(state.air, None, jnp.asarray(full, jnp.float32))
+    for i, rivals in enumerate([[1, 2], [0, 2], [0, 1]]):
+        found = [*(np.asarray(centre[i]) - pos[i]) / 1000, float(mass[i, 0])]
+        np.testing.assert_allclose(found, cell_by_hand(pos, i, rivals, full), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(mass.sum(), 1, rtol=1e-5)
 
 
 def test_parcels_are_taken_handed_over_and_withdrawn(deliver):
@@ -133,6 +146,21 @@ def test_parcels_are_taken_handed_over_and_withdrawn(deliver):
     done, _, reward, *_ = step(KEY, placed(late, [[290, 100], [880, 900]]), still)
     assert (done.status.tolist(), reward.tolist()) == ([FREE, FREE], pytest.approx([0.7, 0]))
     assert (int(done.delivered), int(done.missed)) == (1, 1)
+
+
+def test_a_free_drone_sees_the_nearest_parcel_and_the_nearest_that_is_its_own(deliver):
+    env, _, start = deliver
+    state = start._replace(
+        status=jnp.array([WAITS, WAITS]), left=jnp.array([100.0, 100.0]),
+        pick=jnp.array([[300.0, 100.0], [100.0, 900.0]]), drop=jnp.array([[300.0, 100.0], [100.0, 900.0]]),
+    )  # fmt: skip
+    first = env.spec.entities[0].own[1][0] + 4
+    state = placed(state, [[100, 100], [350, 100]])  # both are nearest to the first parcel, drone 1 nearer
+    ways = np.asarray(env._observe(state).obs)[:, first : first + 4]
+    np.testing.assert_allclose(ways, [[0.2, 0, 0, 0.8], [-0.05, 0, -0.05, 0]], atol=1e-6)
+    busy = state._replace(status=jnp.array([WAITS, CARRIED]), carrier=jnp.array([0, 1]))
+    ways = np.asarray(env._observe(busy).obs)[:, first : first + 4]
+    np.testing.assert_allclose(ways, [[0.2, 0, 0.2, 0], [0, 0, 0, 0]], atol=1e-6)  # who carries is no rival
 
 
 @pytest.mark.slow
