@@ -46,6 +46,9 @@ class PolicyConfig(PracticeConfig, CommConfig, BonusConfig):
     """How the learning rate falls to zero (exponential: to a hundredth) over the run, if at all."""
     max_grad_norm: float | None = 0.5
     """Gradients of each network are scaled down to this norm; None for never."""
+    log_std: float = -0.5
+    """Log of the standard deviation of real actions at first, in units of half their range; it is learned from then
+    on."""
     normalize_obs: bool = False
     """Scale observations by their running mean and deviation."""
 
@@ -57,6 +60,7 @@ class PolicyConfig(PracticeConfig, CommConfig, BonusConfig):
             memory_size=self.memory_size > 0,
             rollout_steps=self.rollout_steps > 0,
             lr=self.lr > 0,
+            log_std=abs(self.log_std) <= 10,
             max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
         )
         if self.normalize_obs and self.net != "flat":

@@ -7,7 +7,7 @@ import pytest
 
 from flockrl.core.errors import UsageError
 from flockrl.envs import check, make
-from flockrl.envs.fleet.coverage import POINTS
+from flockrl.envs.fleet.coverage import LINE, POINTS
 from flockrl.envs.fleet.delivery import CARRIED, FREE, WAITS
 from flockrl.envs.fleet.flight import neighbours
 from flockrl.training.scripted import Scripted
@@ -102,30 +102,36 @@ def test_a_share_of_the_drones_fails_within_an_episode():
     assert 15 <= int((~state.air.alive).sum()) <= 45  # 30 are expected, with a deviation of 4.6
 
 
-def cell_by_hand(pos, i, rivals, density):
+def cell_by_hand(points, pos, i, rivals, density):
     """Way (km) to the centre of mass of what is nearer to drone i than to its rivals, and its mass."""
-    far = ((POINTS[:, None] - pos) ** 2).sum(-1)
+    far = ((points[:, None] - pos) ** 2).sum(-1)
     mine = (far[:, [i]] <= far[:, rivals]).all(1)
     mass = density[mine].sum()
-    return [*((POINTS[mine] * density[mine, None]).sum(0) / mass - pos[i]) / 1000, mass]
+    return [*((points[mine] * density[mine, None]).sum(0) / mass - pos[i]) / 1000, mass]
 
 
 def test_cells_are_those_of_voronoi_among_drones_that_are_heard_under_a_density_that_is_seen(cover):
     env, _, start = cover
-    state = placed(start, [[200, 300], [450, 300], [800, 900]])
+    state = placed(start, [[200, 310], [450, 300], [800, 900]])
     state = state._replace(spots=jnp.array([[250.0, 400.0]]), weight=jnp.ones(1))  # 0 alone is within 200 m of it
     pos = np.asarray(state.air.pos)
-    spot = np.exp(-((POINTS - [250, 400]) ** 2).sum(-1) / (2 * 120**2))
-    even = np.full(256, 0.1 / 256)
-    full = even + 0.9 * spot / spot.sum()
+
+    def densities(points):
+        spot = np.exp(-((points - [250, 400]) ** 2).sum(-1) / (2 * 120**2))
+        even = np.full(len(points), 0.1 / len(points))
+        return even, even + 0.9 * spot / spot.sum()
+
+    rough = np.stack(np.meshgrid(*[np.arange(8) * 125 + 62.5] * 2, indexing="ij"), -1).reshape(-1, 2)
+    even, full = densities(rough)
     first = env.spec.entities[0].own[1][0]
     cell = np.asarray(env._observe(state).obs)[:, first : first + 3]
     for i, (rivals, density) in enumerate([([1], full), ([0], even), ([], even)]):  # 0 and 1 hear each other
-        np.testing.assert_allclose(cell[i], cell_by_hand(pos, i, rivals, density), rtol=1e-3, atol=1e-5)
-    mass, centre = env._cells(state.air, None, jnp.asarray(full, jnp.float32))
+        np.testing.assert_allclose(cell[i], cell_by_hand(rough, pos, i, rivals, density), rtol=1e-3, atol=1e-5)
+    full = densities(POINTS)[1]
+    mass, centre = env._cells(state.air, None, jnp.asarray(full, jnp.float32), LINE)  # what Lloyd's rule reads
     for i, rivals in enumerate([[1, 2], [0, 2], [0, 1]]):
         found = [*(np.asarray(centre[i]) - pos[i]) / 1000, float(mass[i, 0])]
-        np.testing.assert_allclose(found, cell_by_hand(pos, i, rivals, full), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(found, cell_by_hand(POINTS, pos, i, rivals, full), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(mass.sum(), 1, rtol=1e-5)
 
 
