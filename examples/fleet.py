@@ -155,6 +155,23 @@ class Fleet:
             total += float(reward.mean())
         return episode.end(truncated=True, obs=np.asarray(seen.obs)), total
 
+    def twice(self, policy: Any) -> tuple[float, float]:
+        """Mean returns of a flight without exploring: by the processes, and again by the team in one program."""
+        import numpy as np
+
+        def alone(seen: Any) -> Any:
+            return policy.act(np.asarray(seen.obs), alive=seen.alive, neighbours=seen.neighbours)
+
+        state, seen = self.begin(explore=False)
+        first, totals = (state, seen), []
+        for choose in (lambda seen: self.choose(seen)[0], alone):
+            (state, seen), self.step, total = first, 0, 0.0
+            for _ in range(LENGTH):
+                state, seen, reward, *_ = self.move(state, choose(seen))
+                total += float(reward.mean())
+            totals.append(total)
+        return totals[0], totals[1]
+
     def lose(self, which: int) -> dict[str, float]:
         """Kill a drone's process in the middle of a flight. How far the nearest drone is from its area (m)."""
         import jax
@@ -297,6 +314,8 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
         fleet = Fleet(flockrl.make_env(WINDY), flockrl.export(run, home / "model", per_agent=True))
         server = None
         try:
+            words = "one flight: by processes, and in one program"
+            rows[words] = "{:7.2f} and {:.2f}".format(*fleet.twice(run.policy()))
             server, address = serve(run, home / "server")
             scores = improve(fleet, address, home / "server", rounds, flights, home / "queue")
             losses = [fleet.lose(i) for i in range(DRONES)]
@@ -308,12 +327,12 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
         count = rounds * flights
         rows[f"wind: after {count} flights"] = score(LearnedRun(home / "server", WINDY).evaluate(episodes))
     rows["its first and last flights, exploring"] = f"{scores[0]:7.2f} to {scores[-1]:.2f}"
-    print(f"\n{'':42} return            mean distance")
+    print(f"\n{'':44} return            mean distance")
     for name, words in rows.items():
-        print(f"{name:42} {words}")
+        print(f"{name:44} {words}")
     print("\nDistance from the area of a drone that is lost to the nearest drone, mean over each of them:")
     for name in losses[0]:
-        print(f"{name:42} {sum(found[name] for found in losses) / len(losses):4.0f} m")
+        print(f"{name:44} {sum(found[name] for found in losses) / len(losses):4.0f} m")
     print(f"\nThe report with animations is in {out}.")
 
 

@@ -8,7 +8,7 @@ import pytest
 from flockrl.core.errors import UsageError
 from flockrl.envs import check, make
 from flockrl.envs.fleet.coverage import LINE, POINTS
-from flockrl.envs.fleet.delivery import CARRIED, FREE, WAITS
+from flockrl.envs.fleet.delivery import CARRIED, FREE, WAITS, potential
 from flockrl.envs.fleet.flight import neighbours
 from flockrl.training.scripted import Scripted
 
@@ -167,6 +167,9 @@ def test_a_free_drone_sees_the_nearest_parcel_and_the_nearest_that_is_its_own(de
     busy = state._replace(status=jnp.array([WAITS, CARRIED]), carrier=jnp.array([0, 1]))
     ways = np.asarray(env._observe(busy).obs)[:, first : first + 4]
     np.testing.assert_allclose(ways, [[0.2, 0, 0.2, 0], [0, 0, 0, 0]], atol=1e-6)  # who carries is no rival
+    # Hints: the way to the parcel of one's own, or to the goal of the one that is carried, at (100, 900).
+    np.testing.assert_allclose(potential(env.spec, env._observe(state)), [-0.8, -0.05], atol=1e-6)
+    np.testing.assert_allclose(potential(env.spec, env._observe(busy)), [-0.2, 0.5 - np.hypot(0.25, 0.8)], atol=1e-6)
 
 
 @pytest.mark.slow

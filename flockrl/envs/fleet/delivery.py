@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.types import Array, Observation
+from flockrl.core.types import Array, EnvSpec, Observation
 from flockrl.envs.fleet.control import steer
 from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, apart, distance, fly, neighbours, senses, take_off
 from flockrl.envs.settings import between, share, whole
@@ -19,6 +19,8 @@ REACH = 30.0
 FREE, WAITS, CARRIED = range(3)
 PICKED, IN_TIME = 0.3, 0.7
 """What a drone gets for taking a parcel and for handing it over in time."""
+HALFWAY = 0.5
+"""What the potential of a drone rises by when it takes a parcel: about the way (km) to a goal."""
 FAR = 1e4
 """A cost (m) beyond every distance, for pairs that must not be assigned."""
 
@@ -203,3 +205,14 @@ def _to_least(cost: Array, way: Array) -> Array:
     """[N, 2] the way of ways [N, K, 2] whose cost [N, K] is the least of its row; 0 where none is below FAR."""
     least = (np.arange(cost.shape[1]) == cost.argmin(1)[:, None]) & (cost < FAR)
     return jnp.where(least[..., None], way, 0.0).sum(1)
+
+
+def potential(spec: EnvSpec, seen: Observation) -> Array:
+    """[T, B, N] hints for learning, by `--shaping flockrl.envs.fleet.delivery:potential`: minus the kilometres to the
+    goal of the parcel that a drone carries, or to the nearest parcel that is its own, else to the nearest one."""
+    start = spec.entities[0].own[1][0]
+    busy = seen.obs[..., start] > 0.5
+    goal, near, mine = (
+        distance(seen.obs[..., start + k : start + k + 2], jnp.zeros(2)) for k in (1, 4, 6)
+    )  # fmt: skip
+    return jnp.where(busy, HALFWAY - goal, -jnp.where(mine > 0, mine, near))
