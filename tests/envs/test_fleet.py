@@ -124,11 +124,12 @@ def test_cells_are_those_of_voronoi_among_drones_that_are_heard_under_a_density_
     rough = np.stack(np.meshgrid(*[np.arange(8) * 125 + 62.5] * 2, indexing="ij"), -1).reshape(-1, 2)
     even, full = densities(rough)
     first = env.spec.entities[0].own[1][0]
-    cell = np.asarray(env._observe(state).obs)[:, first : first + 3]
+    cell = np.asarray(jax.jit(env._observe)(state).obs)[:, first : first + 3]
     for i, (rivals, density) in enumerate([([1], full), ([0], even), ([], even)]):  # 0 and 1 hear each other
         np.testing.assert_allclose(cell[i], cell_by_hand(rough, pos, i, rivals, density), rtol=1e-3, atol=1e-5)
     full = densities(POINTS)[1]
-    mass, centre = env._cells(state.air, None, jnp.asarray(full, jnp.float32), LINE)  # what Lloyd's rule reads
+    cells = jax.jit(lambda state: env._cells(state.air, None, state.density, LINE))  # what Lloyd's rule reads
+    mass, centre = cells(state._replace(density=jnp.asarray(full, jnp.float32)))
     for i, rivals in enumerate([[1, 2], [0, 2], [0, 1]]):
         found = [*(np.asarray(centre[i]) - pos[i]) / 1000, float(mass[i, 0])]
         np.testing.assert_allclose(found, cell_by_hand(POINTS, pos, i, rivals, full), rtol=1e-3, atol=1e-5)
@@ -200,6 +201,7 @@ def test_lloyd_is_ahead_and_radio_matters():
         p: Scripted(p, "fleet/coverage").evaluate(40).mean for p in ("lloyd", "lloyd_radio", "sweep", "stay", "random")
     }
     assert far["lloyd"] == far["lloyd_radio"]  # everybody hears everybody
+    assert far["lloyd"] == pytest.approx(-22.5, abs=1)
     assert far["lloyd"] > 0.5 * max(far["sweep"], far["stay"], far["random"])
     near = Scripted("lloyd_radio", "fleet/coverage:radio=150").evaluate(40).mean
     assert near < 1.1 * far["lloyd"]  # returns are negative

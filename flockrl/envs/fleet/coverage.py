@@ -146,7 +146,8 @@ class Coverage:
         rivals = squared.min(0)
         if heard is not None and self.flight.radio < ACROSS:
             rivals = jnp.where(heard[..., None], squared, jnp.inf).min(1)
-        mine = jnp.where(squared <= rivals, density, 0.0).reshape(-1, len(line), len(line))
+        mine = squared <= rivals + 1e-6  # the same distance may be rounded differently in two places of a program
+        mine = jnp.where(mine, density, 0.0).reshape(-1, len(line), len(line))
         rows, moments = mine.sum(1), (mine * line[:, None]).sum(1)  # sums over the last axis would be slow
         mass = rows.sum(1, keepdims=True)
         centre = jnp.stack([moments.sum(1), rows @ line], -1) / jnp.maximum(mass, 1e-6)
