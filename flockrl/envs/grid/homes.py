@@ -46,9 +46,9 @@ class Homes:
 
     A home is paid minus its cost and its share of the peak's, which makes a dilemma: whoever raises the peak pays one
     n-th of it. With `reward=whole` every home pays the whole rise, so that what is best for one is best for all. It
-    observes [cos and sin of the hour, price now and in the next 6 hours, hours left of the day / 24, the share of the
-    episode left, what all drew in the last hour and the peak so far, per home and 5 kW, its load and sunshine / 5 kW,
-    its battery from 0 to 1, flexible load left / 8 kWh, and as forecasts its load and sunshine in the rest of the day
+    observes [cos and sin of the hour, price now and in the next 6 hours / 0.25, hours left of the day / 24, the share of
+    the episode left, what all drew in the last hour and the peak so far, kW per home, its load and sunshine / 2 kW, its
+    battery from 0 to 1, flexible load left / 8 kWh, and as forecasts its load and sunshine in the rest of the day
     and in the next one / 30 kWh]. Terminated after 24 `days` hours, when the bill is due: what is stored then is worth
     nothing.
     """
@@ -148,14 +148,14 @@ class Homes:
     def _observe(self, state: Village) -> Observation:
         t, n, angle = state.t, self.n, 2 * jnp.pi * (state.t % 24) / 24
         hours = jnp.minimum(t + np.arange(AHEAD + 1), self.steps - 1)
-        drawn = jnp.stack([state.net.sum(), state.peak]) / (5 * n)
+        drawn = jnp.stack([state.net.sum(), state.peak]) / n
         common = jnp.concatenate(
-            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours], (24 - t % 24)[None] / 24,
+            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours] / 0.25, (24 - t % 24)[None] / 24,
              1 - t[None] / self.steps, drawn]
         )  # fmt: skip
         now = hours[0]
         own = jnp.stack(
-            [state.profiles.load[now] / 5, state.profiles.solar[now] / 5,
+            [state.profiles.load[now] / 2, state.profiles.solar[now] / 2,
              state.energy / max(self.capacity, 1e-6), state.owed / 8], -1
         )  # fmt: skip
         ahead = [self._to_come(x, t) / 30 for x in (state.profiles.load, state.profiles.solar)]
