@@ -46,9 +46,9 @@ class Homes:
 
     A home is paid minus its cost and its share of the peak's, which makes a dilemma: whoever raises the peak pays one
     n-th of it. With `reward=whole` every home pays the whole rise, so that what is best for one is best for all. It
-    observes [cos and sin of the hour, price now and in the next 6 hours / 0.25, hours left of the day / 24, the share of
-    the episode left, what all drew in the last hour and the peak so far, kW per home, its load and sunshine / 2 kW, its
-    battery from 0 to 1, flexible load left / 8 kWh, and as forecasts its load and sunshine in the rest of the day
+    observes [cos and sin of the hour, price now and in the next 6 hours / 0.25, hours left of the day / 24, the share
+    of the episode left, what all drew in the last hour and the peak so far, kW per home, its load and sunshine / 2 kW,
+    its battery from 0 to 1, flexible load left / 8 kWh, and as forecasts its load and sunshine in the rest of the day
     and in the next one / 30 kWh]. Terminated after 24 `days` hours, when the bill is due: what is stored then is worth
     nothing.
     """
