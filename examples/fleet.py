@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-DRONES, LENGTH, WIND = 4, 50, 8
+DRONES, LENGTH, WIND = 4, 50, 12
 PLACE = f"fleet/coverage:drones={DRONES},hotspots=2,steps={LENGTH},sensing=350"
 """Drones see hotspots within 350 m, so that each knows a part, and steps last 2 s."""
 CALM, WINDY = f"{PLACE},failures=0.3", f"{PLACE},wind={WIND}"
@@ -155,6 +155,23 @@ class Fleet:
             total += float(reward.mean())
         return episode.end(truncated=True, obs=np.asarray(seen.obs)), total
 
+    def twice(self, policy: Any) -> tuple[float, float]:
+        """Mean returns of a flight without exploring: by the processes, and again by the team in one program."""
+        import numpy as np
+
+        def alone(seen: Any) -> Any:
+            return policy.act(np.asarray(seen.obs), alive=seen.alive, neighbours=seen.neighbours)
+
+        state, seen = self.begin(explore=False)
+        first, totals = (state, seen), []
+        for choose in (lambda seen: self.choose(seen)[0], alone):
+            (state, seen), self.step, total = first, 0, 0.0
+            for _ in range(LENGTH):
+                state, seen, reward, *_ = self.move(state, choose(seen))
+                total += float(reward.mean())
+            totals.append(total)
+        return totals[0], totals[1]
+
     def lose(self, which: int) -> dict[str, float]:
         """Kill a drone's process in the middle of a flight. How far the nearest drone is from its area (m)."""
         import jax
@@ -213,7 +230,7 @@ def serve(run: Any, home: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A server that begins with what the run learned, and where it listens."""
     words = [sys.executable, "-m", "flockrl", "serve", "--algorithm", "mappo", "--env", WINDY, "--data", str(home)]
     words += ["--listen", "127.0.0.1:0", "--init-from", str(run.path), "--envs", str(BATCH), "--save-every", "1"]
-    words += ["--quiet", "--set", "comm=tarmac", f"rollout_steps={LENGTH}", "lr=0.001"]
+    words += ["--quiet", "--set", "comm=tarmac", f"rollout_steps={LENGTH}", "lr=0.001", "entropy=0", "epochs=10"]
     server = subprocess.Popen(words)
     while not (home / "address").exists():
         if server.poll() is not None:
@@ -288,8 +305,8 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         run = flockrl.train(
-            "mappo", CALM, comm="tarmac", steps=steps, rollout_steps=LENGTH, envs=BATCH, seed=0, out=home / "run",
-            quiet=True,
+            "mappo", CALM, comm="tarmac", steps=steps, rollout_steps=LENGTH, envs=BATCH, entropy=0.0, seed=0,
+            out=home / "run", quiet=True,
         )  # fmt: skip
         print(f"trained for {steps:,} steps", flush=True)
         rows = compare(run, episodes)
@@ -297,6 +314,8 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
         fleet = Fleet(flockrl.make_env(WINDY), flockrl.export(run, home / "model", per_agent=True))
         server = None
         try:
+            words = "one flight: by processes, and in one program"
+            rows[words] = "{:7.2f} and {:.2f}".format(*fleet.twice(run.policy()))
             server, address = serve(run, home / "server")
             scores = improve(fleet, address, home / "server", rounds, flights, home / "queue")
             losses = [fleet.lose(i) for i in range(DRONES)]
@@ -308,21 +327,21 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
         count = rounds * flights
         rows[f"wind: after {count} flights"] = score(LearnedRun(home / "server", WINDY).evaluate(episodes))
     rows["its first and last flights, exploring"] = f"{scores[0]:7.2f} to {scores[-1]:.2f}"
-    print(f"\n{'':42} return            mean distance")
+    print(f"\n{'':44} return            mean distance")
     for name, words in rows.items():
-        print(f"{name:42} {words}")
+        print(f"{name:44} {words}")
     print("\nDistance from the area of a drone that is lost to the nearest drone, mean over each of them:")
     for name in losses[0]:
-        print(f"{name:42} {sum(found[name] for found in losses) / len(losses):4.0f} m")
+        print(f"{name:44} {sum(found[name] for found in losses) / len(losses):4.0f} m")
     print(f"\nThe report with animations is in {out}.")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150_000, help="of training in calm air")
+    parser.add_argument("--steps", type=int, default=200_000, help="of training in calm air")
     parser.add_argument("--episodes", type=int, default=400, help="of each evaluation")
     parser.add_argument("--rounds", type=int, default=4, help="times that a policy comes back from the server")
-    parser.add_argument("--flights", type=int, default=2 * BATCH, help=f"of each round, a multiple of {BATCH}")
+    parser.add_argument("--flights", type=int, default=3 * BATCH, help=f"of each round, a multiple of {BATCH}")
     parser.add_argument("--out", type=Path, default=Path("fleet.html"), help="where the report goes")
     parser.add_argument("--drone", action="store_true", help="run as one of the drones")
     given = parser.parse_args()

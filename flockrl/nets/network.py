@@ -22,7 +22,8 @@ class Network(nn.Module):
     Where observations hold pictures (`sight`), these go through CNNs first (a global state does not).
     beside: [..., n, A] more inputs; x may then have one row for all n agents. Without memory, the torso reads both
     concatenated. With memory, `beside` is added after it, in a hidden layer of its own, so that memory depends only
-    on x. With `log_std`, learned log standard deviations, the same for all inputs, follow the outputs.
+    on x. With `log_std`, learned log standard deviations, the same for all inputs and of this value at first, follow
+    the outputs.
 
     entities: a torso that reads observations as sets of entities, in the place of the MLP. Where it `points`, the last
     outputs are scores of the entities that agents choose from.
@@ -35,7 +36,7 @@ class Network(nn.Module):
     activation: Activation = "tanh"
     ids: int = 0
     memory: int = 0
-    log_std: bool = False
+    log_std: float | None = None
     out_scale: float = 1.0
     sight: Sight = Sight()
     kernel: str | None = None
@@ -64,8 +65,8 @@ class Network(nn.Module):
             self.head = Dense(self.outputs - self.choices, self.out_scale)
         if self.foreseen:
             self.foresight = Dense(self.foreseen, self.out_scale)
-        if self.log_std:
-            self.spread = self.param("log_std", nn.initializers.constant(-0.5), (self.outputs,))
+        if self.log_std is not None:
+            self.spread = self.param("log_std", nn.initializers.constant(self.log_std), (self.outputs,))
 
     def __call__(
         self, x: Array, memory: Any = (), first: Array | None = None, beside: Array | None = None
@@ -105,7 +106,9 @@ class Network(nn.Module):
             x, scores = self.points(x)
             return jnp.concatenate([self.head(x), scores], -1) if self.outputs > self.choices else scores
         out = self.head(x)
-        return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1) if self.log_std else out
+        if self.log_std is None:
+            return out
+        return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1)
 
     def foresee(self, x: Array) -> Array:
         """[..., n, foreseen] from features [..., n, F]."""

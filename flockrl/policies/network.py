@@ -55,7 +55,8 @@ class TeamNetwork:
         self.stateful = self.memory_size > 0 or (self.talk is not None and self.talk.stateful)
         self.recurrent = self.memory_size > 0 or (self.talk is not None and self.talk.delay > 0)
         beside: dict[str, Any] = {"out_scale": out_scale, "foreseen": foreseen}
-        spreads = log_std or [False] * len(groups)
+        at_first = getattr(config, "log_std", -0.5)
+        spreads = [at_first if spread else None for spread in log_std or [False] * len(groups)]
         self.nets = [
             make_network(spec, config, width, group, acts=True, ids=ids(spec, group, config), log_std=spread, **beside)
             for group, width, spread in zip(groups, widths, spreads, strict=True)

@@ -7,8 +7,8 @@ import pytest
 
 from flockrl.core.errors import UsageError
 from flockrl.envs import check, make
-from flockrl.envs.fleet.coverage import POINTS
-from flockrl.envs.fleet.delivery import CARRIED, FREE, WAITS
+from flockrl.envs.fleet.coverage import LINE, POINTS
+from flockrl.envs.fleet.delivery import CARRIED, FREE, WAITS, potential
 from flockrl.envs.fleet.flight import neighbours
 from flockrl.training.scripted import Scripted
 
@@ -102,18 +102,38 @@ def test_a_share_of_the_drones_fails_within_an_episode():
     assert 15 <= int((~state.air.alive).sum()) <= 45  # 30 are expected, with a deviation of 4.6
 
 
-def test_centroids_are_those_of_the_voronoi_cells(cover):
+def cell_by_hand(points, pos, i, rivals, density):
+    """Way (km) to the centre of mass of what is nearer to drone i than to its rivals, and its mass."""
+    far = ((points[:, None] - pos) ** 2).sum(-1)
+    mine = (far[:, [i]] <= far[:, rivals]).all(1)
+    mass = density[mine].sum()
+    return [*((points[mine] * density[mine, None]).sum(0) / mass - pos[i]) / 1000, mass]
+
+
+def test_cells_are_those_of_voronoi_among_drones_that_are_heard_under_a_density_that_is_seen(cover):
     env, _, start = cover
-    state = placed(start, [[200, 300], [800, 400], [500, 900]])
-    everyone = jnp.asarray(~np.eye(3, dtype=bool))
-    pos, density = np.asarray(state.air.pos), np.asarray(state.density)
-    owner = ((POINTS[:, None] - pos) ** 2).sum(-1).argmin(1)
-    for i in range(3):
-        mine = owner == i
-        expected = (POINTS[mine] * density[mine, None]).sum(0) / density[mine].sum()
-        np.testing.assert_allclose(env._centroids(state, everyone)[i], expected, rtol=1e-3)
-    alone = env._centroids(state, jnp.zeros((3, 3), bool))
-    np.testing.assert_allclose(alone, np.tile(density @ POINTS, (3, 1)), rtol=1e-3)
+    state = placed(start, [[200, 310], [450, 300], [800, 900]])
+    state = state._replace(spots=jnp.array([[250.0, 400.0]]), weight=jnp.ones(1))  # 0 alone is within 200 m of it
+    pos = np.asarray(state.air.pos)
+
+    def densities(points):
+        spot = np.exp(-((points - [250, 400]) ** 2).sum(-1) / (2 * 120**2))
+        even = np.full(len(points), 0.1 / len(points))
+        return even, even + 0.9 * spot / spot.sum()
+
+    rough = np.stack(np.meshgrid(*[np.arange(8) * 125 + 62.5] * 2, indexing="ij"), -1).reshape(-1, 2)
+    even, full = densities(rough)
+    first = env.spec.entities[0].own[1][0]
+    cell = np.asarray(jax.jit(env._observe)(state).obs)[:, first : first + 3]
+    for i, (rivals, density) in enumerate([([1], full), ([0], even), ([], even)]):  # 0 and 1 hear each other
+        np.testing.assert_allclose(cell[i], cell_by_hand(rough, pos, i, rivals, density), rtol=1e-3, atol=1e-5)
+    full = densities(POINTS)[1]
+    cells = jax.jit(lambda state: env._cells(state.air, None, state.density, LINE))  # what Lloyd's rule reads
+    mass, centre = cells(state._replace(density=jnp.asarray(full, jnp.float32)))
+    for i, rivals in enumerate([[1, 2], [0, 2], [0, 1]]):
+        found = [*(np.asarray(centre[i]) - pos[i]) / 1000, float(mass[i, 0])]
+        np.testing.assert_allclose(found, cell_by_hand(POINTS, pos, i, rivals, full), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(mass.sum(), 1, rtol=1e-5)
 
 
 def test_parcels_are_taken_handed_over_and_withdrawn(deliver):
@@ -133,6 +153,24 @@ def test_parcels_are_taken_handed_over_and_withdrawn(deliver):
     done, _, reward, *_ = step(KEY, placed(late, [[290, 100], [880, 900]]), still)
     assert (done.status.tolist(), reward.tolist()) == ([FREE, FREE], pytest.approx([0.7, 0]))
     assert (int(done.delivered), int(done.missed)) == (1, 1)
+
+
+def test_a_free_drone_sees_the_nearest_parcel_and_the_nearest_that_is_its_own(deliver):
+    env, _, start = deliver
+    state = start._replace(
+        status=jnp.array([WAITS, WAITS]), left=jnp.array([100.0, 100.0]),
+        pick=jnp.array([[300.0, 100.0], [100.0, 900.0]]), drop=jnp.array([[300.0, 100.0], [100.0, 900.0]]),
+    )  # fmt: skip
+    first = env.spec.entities[0].own[1][0] + 4
+    state = placed(state, [[100, 100], [350, 100]])  # both are nearest to the first parcel, drone 1 nearer
+    ways = np.asarray(env._observe(state).obs)[:, first : first + 4]
+    np.testing.assert_allclose(ways, [[0.2, 0, 0, 0.8], [-0.05, 0, -0.05, 0]], atol=1e-6)
+    busy = state._replace(status=jnp.array([WAITS, CARRIED]), carrier=jnp.array([0, 1]))
+    ways = np.asarray(env._observe(busy).obs)[:, first : first + 4]
+    np.testing.assert_allclose(ways, [[0.2, 0, 0.2, 0], [0, 0, 0, 0]], atol=1e-6)  # who carries is no rival
+    # Hints: the way to the parcel of one's own, or to the goal of the one that is carried, at (100, 900).
+    np.testing.assert_allclose(potential(env.spec, env._observe(state)), [-0.8, -0.05], atol=1e-6)
+    np.testing.assert_allclose(potential(env.spec, env._observe(busy)), [-0.2, 0.5 - np.hypot(0.25, 0.8)], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -163,6 +201,7 @@ def test_lloyd_is_ahead_and_radio_matters():
         p: Scripted(p, "fleet/coverage").evaluate(40).mean for p in ("lloyd", "lloyd_radio", "sweep", "stay", "random")
     }
     assert far["lloyd"] == far["lloyd_radio"]  # everybody hears everybody
+    assert far["lloyd"] == pytest.approx(-22.5, abs=1)
     assert far["lloyd"] > 0.5 * max(far["sweep"], far["stay"], far["random"])
     near = Scripted("lloyd_radio", "fleet/coverage:radio=150").evaluate(40).mean
     assert near < 1.1 * far["lloyd"]  # returns are negative

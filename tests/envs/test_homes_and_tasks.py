@@ -45,6 +45,41 @@ def test_an_hour_by_hand(homes):
     assert float(after.peak) == pytest.approx(1 + 1.5 + 1)
 
 
+def test_a_set_point_is_met_as_far_as_the_battery_can(homes):
+    plain, _, start = homes
+    env = make("grid/homes:homes=2,days=1,control=net,reward=whole")
+    step = jax.jit(env.step)
+    profiles = start.profiles._replace(
+        load=jnp.ones((24, 2)), solar=jnp.zeros((24, 2)).at[0, 1].set(8.0), price=jnp.full(24, 0.2)
+    )
+    state = start._replace(profiles=profiles, energy=jnp.array([5.0, 8.0]), owed=jnp.array([5.0, 1.0]))
+    after, _, reward, *_ = step(KEY, state, jnp.array([[0.1, -1.0], [0.0, 1.0]]))
+    # Home 0 needs 1 and wants 0.5: half a kW comes out. Home 1 has 6 too much and can store 2 / 0.95 of it.
+    net = [0.5, -6 + 2 / 0.95]
+    np.testing.assert_allclose(after.net, net, rtol=1e-5)
+    np.testing.assert_allclose(after.energy, [5 - 0.5 / 0.95, 10], atol=1e-5)
+    np.testing.assert_allclose(reward, [-0.2 * net[0], -0.08 * net[1]], rtol=1e-4)
+    high = state._replace(profiles=profiles._replace(solar=jnp.zeros((24, 2))))
+    after, _, reward, *_ = step(KEY, high, jnp.array([[0.4, -1.0], [0.2, -1.0]]))
+    np.testing.assert_allclose(reward, [-0.2 * 2 - 3, -0.2 * 1 - 3], rtol=1e-5)  # both pay for the peak of 3
+    _, _, shared, *_ = jax.jit(plain.step)(KEY, high, jnp.array([[0.2, -1.0], [0.0, -1.0]]))  # the same by battery
+    np.testing.assert_allclose(shared - reward, [1.5, 1.5], rtol=1e-5)
+    for name in ("rules", "idle"):  # whatever the actions mean, a policy does the same
+        one, other = (Scripted(name, f"grid/homes:{x}").evaluate(3).mean for x in ("control=net", "control=battery"))
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_forecasts_tell_of_the_rest_of_the_day_and_of_the_next_one():
+    env = make("grid/homes:homes=2")
+    state, _ = jax.jit(env.reset)(KEY)
+    load, solar = np.asarray(state.profiles.load), np.asarray(state.profiles.solar)
+    for t in (0, 10, 23, 24, 40, 48):
+        rest, then = slice(t + 1, 24 * (t // 24 + 1)), slice(24 * (t // 24 + 1), 24 * (t // 24 + 2))
+        right = [x[part].sum(0) / 30 for x in (load, solar) for part in (rest, then)]
+        seen = env._observe(state._replace(t=jnp.int32(t))).obs[:, -4:]
+        np.testing.assert_allclose(seen, np.stack(right, -1), atol=1e-5)
+
+
 def test_energy_is_conserved_and_no_random_play_beats_the_program(homes):
     env, step, _ = homes
     for seed in range(3):

@@ -54,11 +54,30 @@ def test_what_a_bird_sees_turns_with_it():
     np.testing.assert_allclose(seen[0][0], [half, half, half, 0.5, 0.2, 0.1], atol=1e-5)
 
 
+def test_who_follows_a_blurred_sight_turns_by_the_noise_of_vicsek():
+    env = make("swarm/flocking:n=12,eta=2,noise=sight")
+    state, seen = jax.jit(env.reset)(KEY)
+    assert float(jnp.abs(state.blur).max()) <= 1
+    assert len(np.unique(state.blur)) == 12
+    after, *_ = jax.jit(env.step)(KEY, state, env.policies["vicsek"](state, seen, KEY))
+    way = np.asarray(state.pos) - np.asarray(state.pos)[:, None]
+    near = ((way - env.side * np.round(way / env.side)) ** 2).sum(-1) <= 1
+    mean = near @ np.asarray(state.vel)
+    turned = np.angle((np.asarray(after.vel) @ [1, 1j]) / (mean @ [1, 1j]))
+    np.testing.assert_allclose(turned, state.blur, atol=1e-4)
+    assert float(jnp.abs(after.blur - state.blur).min()) > 0
+    # Whoever knows a direction meets no noise.
+    north, *_ = jax.jit(env.step)(KEY, state, env.policies["compass"](state, seen, KEY))
+    np.testing.assert_allclose(north.vel, np.tile([0.03, 0], (12, 1)), atol=1e-6)
+    assert env.best == 200
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("eta", "value"), [(1, 0.952), (2, 0.818), (3, 0.613), (4, 0.349), (5, 0.123)])
 def test_vicsek_has_the_order_that_is_known(eta, value):
-    result = Scripted("vicsek", f"swarm/flocking:eta={eta},steps=600").evaluate(32)
-    assert result.measures["order"].mean() == pytest.approx(value, abs=0.03)
+    for noise in ("turn", "sight"):
+        result = Scripted("vicsek", f"swarm/flocking:eta={eta},noise={noise},steps=600").evaluate(32)
+        assert result.measures["order"].mean() == pytest.approx(value, abs=0.03)
 
 
 @pytest.mark.slow
@@ -141,7 +160,9 @@ def test_the_contract_with_other_settings():
 
 
 def test_wrong_settings_are_named():
-    for text, words in (("flocking:model=vicsec", "Did you mean vicsek"), ("search:sight=0", "sight must lie between"),
+    for text, words in (("flocking:model=vicsec", "Did you mean vicsek"),
+                        ("flocking:model=inertia,noise=sight", "noise=sight is for model=vicsek"),
+                        ("search:sight=0", "sight must lie between"),
                         ("foraging:size=3", "size must be a whole number from 5")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             make(f"swarm/{text}")

@@ -22,19 +22,24 @@ POINTS = (np.stack(np.meshgrid(*[np.arange(CELLS)] * 2, indexing="ij"), -1).resh
 POINTS = POINTS.astype(np.float32)
 LINE = POINTS[:CELLS, 1]
 """[CELLS] coordinates (m) of the points along one edge."""
+ROUGH = LINE.reshape(-1, 2).mean(1)
+"""The same for the coarser grid on which a drone estimates its own cell."""
+ACROSS = 1.5 * SIDE
+"""More than the area's diagonal: who hears or sees as far hears or sees everything."""
 LANE = 40.0
 """Seconds that a sweeping drone takes from one edge to the other."""
 
 
 class Patrol(NamedTuple):
     """t: steps so far; air: the drones; spots: [H, 2] hotspots; weight: [H] their shares; density: [P] of the points,
-    sum 1; cost: the sum over steps of the mean squared distance (km²)."""
+    sum 1; rough: [P / 4] the same on the coarser grid; cost: the sum over steps of the mean squared distance (km²)."""
 
     t: Array
     air: Air
     spots: Array
     weight: Array
     density: Array
+    rough: Array
     cost: Array
 
 
@@ -49,8 +54,9 @@ class Coverage:
     they see hotspots; failures: the share of drones that fail somewhere in an episode, and are down.
 
     Thrust is continuous ([x, y], at most 1 long) or, with `continuous_actions=false`, one of stay, left, right, down,
-    up. A drone whose battery is empty is down, and dead. Observed are `flight.senses`, for each hotspot [way (km),
-    weight], and whether each is seen.
+    up. A drone whose battery is empty is down, and dead. Observed are `flight.senses`, the own cell [way to its centre
+    of mass (km), its mass], for each hotspot [way (km), weight], and whether each is seen. The cell is what is nearer
+    to the drone than to any other that it hears, under the density of the hotspots that it sees, on a grid of 125 m.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class Coverage:
         whole(self.flight.name, 0, 20, hotspots=hotspots)
         between(self.flight.name, 0, 1e6, sensing=sensing)
         self.hotspots, self.sensing = hotspots, sensing
-        self.spec = self.flight.spec(0, "hotspot", hotspots, 3)
+        self.spec = self.flight.spec(3, "hotspot", hotspots, 3)
         self.policies = {
             "lloyd": self._lloyd, "lloyd_radio": self._lloyd_radio, "sweep": self._sweep, "stay": self._stay,
         }  # fmt: skip
@@ -80,11 +86,8 @@ class Coverage:
         spots = SIDE * (0.1 + 0.8 * jax.random.uniform(spot_key, (self.hotspots, 2)))
         weight = 0.5 + jax.random.uniform(weight_key, (self.hotspots,))
         weight = weight / weight.sum()
-        density = even = jnp.full(len(POINTS), 1 / len(POINTS))
-        if self.hotspots:
-            bumps = jnp.exp(-((POINTS[:, None] - spots) ** 2).sum(-1) / (2 * WIDTH**2))
-            density = FLOOR * even + (1 - FLOOR) * (bumps / bumps.sum(0) * weight).sum(1)
-        state = Patrol(jnp.int32(0), take_off(self.flight, air_key), spots, weight, density, jnp.float32(0))
+        fine, rough = (_even(self.hotspots, line) + _bumps(spots, weight, line).sum(0) for line in (LINE, ROUGH))
+        state = Patrol(jnp.int32(0), take_off(self.flight, air_key), spots, weight, fine, rough, jnp.float32(0))
         return state, self._observe(state)
 
     def step(self, key: Array, state: Patrol, action: Array) -> tuple[Patrol, Observation, Array, Array, Array]:
@@ -97,11 +100,7 @@ class Coverage:
 
     def cost(self, air: Air, density: Array) -> Array:
         """The mean squared distance (km²) to the nearest drone that flies; 2, the diagonal's square, if none does."""
-        # Points are a grid, so that [N, CELLS] squares of either coordinate make all distances.
-        x, y = ((jnp.asarray(LINE) - air.pos[:, axis, None]) ** 2 / SIDE**2 for axis in (0, 1))
-        x = jnp.where(air.alive[:, None], x, 2.0)
-        squared = (x[:, :, None] + y[:, None]).reshape(-1, len(POINTS)).min(0)
-        return (jnp.minimum(squared, 2.0) * density).sum()
+        return (jnp.minimum(_squared(air, LINE).min(0), 2.0) * density).sum()
 
     def distances(self, state: Patrol) -> Array:
         """[N, N] km between drones: the unit of what they observe."""
@@ -129,28 +128,40 @@ class Coverage:
         seen = distance(way, jnp.zeros(2)) <= self.sensing
         weight = jnp.broadcast_to(state.weight[:, None], (n, self.hotspots, 1))
         spots = jnp.where(seen[..., None], jnp.concatenate([way / SIDE, weight], -1), 0.0)
-        obs = jnp.concatenate([senses(self.flight, air, near), spots.reshape(n, -1), seen], -1)
+        known = state.rough
+        if self.sensing < ACROSS:
+            bumps = _bumps(state.spots, state.weight, ROUGH)
+            known = _even(self.hotspots, ROUGH) + (seen[..., None] * bumps).sum(1)
+        mass, centre = self._cells(air, near, known, ROUGH)
+        cell = jnp.concatenate([(centre - air.pos) / SIDE, mass], -1)
+        obs = jnp.concatenate([senses(self.flight, air, near), cell, spots.reshape(n, -1), seen], -1)
         obs = jnp.where(air.alive[:, None], obs, 0.0)
         return Observation(obs, alive=air.alive, neighbours=near)
 
-    def _centroids(self, state: Patrol, heard: Array) -> Array:
-        """[N, 2] the centre of mass of each drone's Voronoi cell among those it hears [N, N]; its place if that is
-        empty."""
-        squared = ((POINTS[:, None] - state.air.pos) ** 2).sum(-1)  # [P, N]
-        rivals = jnp.where(heard, squared[:, None], jnp.inf)  # [P, N, N]
-        mine = (squared <= rivals.min(-1)) * state.density[:, None]
-        mass = mine.sum(0)[:, None]
-        return jnp.where(mass > 1e-6, (mine.T @ POINTS) / jnp.maximum(mass, 1e-6), state.air.pos)
+    def _cells(self, air: Air, heard: Array | None, density: Array, line: np.ndarray) -> tuple[Array, Array]:
+        """The mass [N, 1] of each drone's Voronoi cell among those it hears [N, N] (None: all that fly), and its centre
+        of mass [N, 2]; the drone's place if the cell is empty. density: [P], or [N, P] as each drone knows it, of a
+        grid with these coordinates along an edge."""
+        squared = _squared(air, line)
+        rivals = squared.min(0)
+        if heard is not None and self.flight.radio < ACROSS:
+            rivals = jnp.where(heard[..., None], squared, jnp.inf).min(1)
+        mine = squared <= rivals + 1e-6  # the same distance may be rounded differently in two places of a program
+        mine = jnp.where(mine, density, 0.0).reshape(-1, len(line), len(line))
+        rows, moments = mine.sum(1), (mine * line[:, None]).sum(1)  # sums over the last axis would be slow
+        mass = rows.sum(1, keepdims=True)
+        centre = jnp.stack([moments.sum(1), rows @ line], -1) / jnp.maximum(mass, 1e-6)
+        return mass, jnp.where(mass > 1e-6, centre, air.pos)
 
     def _lloyd(self, state: Patrol, seen: Observation, key: Array) -> Array:
         """Lloyd's rule (Cortés et al. 2004) by drones that know the density and all others: fly to the centre of mass
         of one's own Voronoi cell."""
-        others = state.air.alive & ~np.eye(self.flight.drones, dtype=bool)
-        return steer(self.flight, state.air, self._centroids(state, others))
+        return steer(self.flight, state.air, self._cells(state.air, None, state.density, LINE)[1])
 
     def _lloyd_radio(self, state: Patrol, seen: Observation, key: Array) -> Array:
         """Lloyd's rule where each knows only of the drones that it hears."""
-        return steer(self.flight, state.air, self._centroids(state, neighbours(self.flight, state.air)))
+        heard = neighbours(self.flight, state.air)
+        return steer(self.flight, state.air, self._cells(state.air, heard, state.density, LINE)[1])
 
     def _sweep(self, state: Patrol, seen: Observation, key: Array) -> Array:
         """Boustrophedon: each drone goes up and down over its own strip."""
@@ -162,3 +173,25 @@ class Coverage:
     def _stay(self, state: Patrol, seen: Observation, key: Array) -> Array:
         """Everybody stays where it is."""
         return steer(self.flight, state.air, state.air.pos, avoid=False)
+
+
+def _squared(air: Air, line: np.ndarray) -> Array:
+    """[N, P] squared distances (km²) of points from drones, more than any distance for drones that are down. line: the
+    coordinates of the points along an edge."""
+    # Points are a grid, so that squares of either coordinate make all distances.
+    x, y = ((jnp.asarray(line) - air.pos[:, axis, None]) ** 2 / SIDE**2 for axis in (0, 1))
+    x = jnp.where(air.alive[:, None], x, 2.0)
+    return (x[:, :, None] + y[:, None]).reshape(-1, len(line) ** 2)
+
+
+def _even(hotspots: int, line: np.ndarray) -> float:
+    """The density of a point far from every hotspot."""
+    return (FLOOR if hotspots else 1.0) / len(line) ** 2
+
+
+def _bumps(spots: Array, weight: Array, line: np.ndarray) -> Array:
+    """[H, P] the density around each hotspot [H, 2], by its weight [H]."""
+    x, y = (jnp.exp(-((line - spots[:, axis, None]) ** 2) / (2 * WIDTH**2)) for axis in (0, 1))
+    x, y = x / x.sum(1, keepdims=True), y / y.sum(1, keepdims=True)
+    share = (1 - FLOOR) * weight[:, None, None]
+    return (share * x[:, :, None] * y[:, None]).reshape(-1, len(line) ** 2)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.types import Array, Observation
+from flockrl.core.types import Array, EnvSpec, Observation
 from flockrl.envs.fleet.control import steer
 from flockrl.envs.fleet.flight import DT, SIDE, Air, Flight, apart, distance, fly, neighbours, senses, take_off
 from flockrl.envs.settings import between, share, whole
@@ -19,6 +19,8 @@ REACH = 30.0
 FREE, WAITS, CARRIED = range(3)
 PICKED, IN_TIME = 0.3, 0.7
 """What a drone gets for taking a parcel and for handing it over in time."""
+HALFWAY = 0.5
+"""What the potential of a drone rises by when it takes a parcel: about the way (km) to a goal."""
 FAR = 1e4
 """A cost (m) beyond every distance, for pairs that must not be assigned."""
 
@@ -48,8 +50,10 @@ class Delivery:
     delivered late, for nothing. Each near miss (under 20 m) and each step in a no-fly zone costs 0.1. Truncated after
     `steps`. wind, battery, zones, radio and failures are as in fleet/coverage; a drone that is down loses its parcel.
 
-    Observed are `flight.senses`, [whether one carries, way to the goal (km), time left / 300 s], for each place [way to
-    the parcel there (km), from there to its goal (km), time left / 300 s], and whether a parcel waits at each.
+    Observed are `flight.senses`, [whether one carries, way to the goal (km), time left / 300 s], without a parcel [way
+    to the nearest one that waits (km), way to the nearest one of those to which no free drone that one hears is
+    nearer], for each place [way to the parcel there (km), from there to its goal (km), time left / 300 s], and whether
+    a parcel waits at each.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class Delivery:
         share(self.flight.name, rate=rate)
         between(self.flight.name, 1, 1e5, deadline=deadline)
         self.k, self.rate, self.deadline = orders, rate, float(deadline)
-        self.spec = self.flight.spec(4, "parcel", orders, 5)
+        self.spec = self.flight.spec(8, "parcel", orders, 5)
         self.best = rate * steps * (PICKED + IN_TIME) / drones
         """Every parcel that may come, handed over in time: a bound, since those that come at the end cannot be."""
         self.policies = {"nearest": self._nearest, "assigned": self._assigned}
@@ -163,7 +167,10 @@ class Delivery:
         rest = jnp.concatenate([(state.drop - state.pick) / SIDE, state.left[:, None] / 300], -1)
         orders = jnp.concatenate([way, jnp.broadcast_to(rest, (n, self.k, 3))], -1)
         orders = jnp.where(waits[..., None], orders, 0.0).reshape(n, -1)
-        obs = jnp.concatenate([senses(self.flight, air, near), own, orders, waits], -1)
+        far = self._costs(state)
+        rivals = jnp.where(near[..., None], far, FAR).min(1)
+        nearest = [_to_least(cost, way) for cost in (far, jnp.where(far <= rivals, far, FAR))]
+        obs = jnp.concatenate([senses(self.flight, air, near), own, *nearest, orders, waits], -1)
         obs = jnp.where(air.alive[:, None], obs, 0.0)
         return Observation(obs, alive=air.alive, neighbours=near)
 
@@ -192,3 +199,20 @@ class Delivery:
         chosen = jnp.zeros(self.flight.drones, jnp.int32).at[drones].set(parcels.astype(jnp.int32))
         picked = jnp.zeros(self.flight.drones, bool).at[drones].set(costs[drones, parcels] < FAR)
         return self._fetch(state, chosen, picked)
+
+
+def _to_least(cost: Array, way: Array) -> Array:
+    """[N, 2] the way of ways [N, K, 2] whose cost [N, K] is the least of its row; 0 where none is below FAR."""
+    least = (np.arange(cost.shape[1]) == cost.argmin(1)[:, None]) & (cost < FAR)
+    return jnp.where(least[..., None], way, 0.0).sum(1)
+
+
+def potential(spec: EnvSpec, seen: Observation) -> Array:
+    """[T, B, N] hints for learning, by `--shaping flockrl.envs.fleet.delivery:potential`: minus the kilometres to the
+    goal of the parcel that a drone carries, or to the nearest parcel that is its own, else to the nearest one."""
+    start = spec.entities[0].own[1][0]
+    busy = seen.obs[..., start] > 0.5
+    goal, near, mine = (
+        distance(seen.obs[..., start + k : start + k + 2], jnp.zeros(2)) for k in (1, 4, 6)
+    )  # fmt: skip
+    return jnp.where(busy, HALFWAY - goal, -jnp.where(mine > 0, mine, near))

@@ -143,7 +143,9 @@ def fly(flight: Flight, key: Array, air: Air, action: Array) -> tuple[Air, Array
     up = air.alive
     key, fall_key = jax.random.split(key) if flight.failures else (key, key)
     thrust = jnp.where(up[:, None], thrust_of(flight, action), 0.0)
-    gust = GUSTS * air.gust + flight.wind * 0.2 * jax.random.normal(key, (2,))
+    gust = air.gust
+    if flight.wind:
+        gust = GUSTS * gust + flight.wind * 0.2 * jax.random.normal(key, (2,))
     vel = air.vel + DT * (THRUST * thrust - DRAG * (air.vel - air.mean - gust))
     pos = air.pos + DT * vel
     held = jnp.clip(pos, 0.0, SIDE)

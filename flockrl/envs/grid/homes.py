@@ -11,10 +11,11 @@ import numpy as np
 
 from flockrl.core.types import Array, Box, EnvSpec, Observation
 from flockrl.envs.grid.profiles import FLEXIBLE, SELL, Profiles, draw
-from flockrl.envs.settings import between, whole
+from flockrl.envs.settings import between, one_of, whole
 
 AHEAD = 6
 """Hours ahead whose prices are known."""
+CONTROLS, REWARDS = ("battery", "net"), ("share", "whole")
 NAME = "grid/homes"
 
 
@@ -35,16 +36,21 @@ class Village(NamedTuple):
 class Homes:
     """`homes` decide each hour what their batteries and their flexible loads do.
 
-    An action is [battery: -1 discharges, 1 charges with `power` kW; flexible load: -1 none, 1 all of its 2 kW]. The
-    battery holds `capacity` kWh, half full at first, and keeps `efficiency` of what goes in and of what goes out. The
-    flexible load needs 4 to 8 kWh each day; it runs when it must to be done by midnight. Load, sunshine and prices are
-    drawn for `days` days (`grid.profiles`). A kWh bought costs the hour's price, one sold brings 0.08; besides, all pay
-    together `peak_price` for each kW of the highest power that the homes together draw in the episode, when it rises.
+    An action is [battery: -1 discharges, 1 charges with `power` kW; flexible load: -1 none, 1 all of its 2 kW]. With
+    `control=net` the first number is what the home wants to draw from the grid (1: `power` kW, -1: feed in as much),
+    and the battery does what that takes, as inverters with a set point do. The battery holds `capacity` kWh, half full
+    at first, and keeps `efficiency` of what goes in and of what goes out. The flexible load needs 4 to 8 kWh each day;
+    it runs when it must to be done by midnight. Load, sunshine and prices are drawn for `days` days (`grid.profiles`).
+    A kWh bought costs the hour's price, one sold brings 0.08; besides, all pay together `peak_price` for each kW of the
+    highest power that the homes together draw in the episode, when it rises.
 
-    A home is paid minus its cost and its share of the peak's. It observes [cos and sin of the hour, price now and in
-    the next 6 hours, hours left of the day / 24, the share of the episode left, what all drew in the last hour and the
-    peak so far, per home and 5 kW, its load and sunshine / 5 kW, its battery from 0 to 1, flexible load left / 8 kWh].
-    Truncated after 24 `days` hours.
+    A home is paid minus its cost and its share of the peak's, which makes a dilemma: whoever raises the peak pays one
+    n-th of it. With `reward=whole` every home pays the whole rise, so that what is best for one is best for all. It
+    observes [cos and sin of the hour, price now and in the next 6 hours / 0.25, hours left of the day / 24, the share
+    of the episode left, what all drew in the last hour and the peak so far, kW per home, its load and sunshine / 2 kW,
+    its battery from 0 to 1, flexible load left / 8 kWh, and as forecasts its load and sunshine in the rest of the day
+    and in the next one / 30 kWh]. Terminated after 24 `days` hours, when the bill is due: what is stored then is worth
+    nothing.
     """
 
     def __init__(
@@ -55,17 +61,23 @@ class Homes:
         power: float = 5.0,
         efficiency: float = 0.95,
         peak_price: float = 1.0,
+        control: str = "battery",
+        reward: str = "share",
     ):
         whole(NAME, 1, 200, homes=homes)
         whole(NAME, 1, 60, days=days)
         between(NAME, 0, 1000, capacity=capacity, power=power, peak_price=peak_price)
         between(NAME, 0.1, 1, efficiency=efficiency)
-        self.n, self.days, self.steps = homes, days, 24 * days
+        one_of(NAME, CONTROLS, control=control)
+        one_of(NAME, REWARDS, reward=reward)
+        self.n, self.days, self.steps, self.net = homes, days, 24 * days, control == "net"
         self.capacity, self.power, self.efficiency, self.peak_price = capacity, power, efficiency, peak_price
+        self.pays = 1.0 if reward == "whole" else 1 / homes
+        """The part of a rise of the peak that each home is charged."""
         self.spec = EnvSpec(
             name=NAME,
             agents=tuple(f"home_{i}" for i in range(homes)),
-            observations=(Box((17,)),) * homes,
+            observations=(Box((21,)),) * homes,
             actions=(Box((2,), -1.0, 1.0),) * homes,
             max_steps=self.steps,
         )
@@ -79,26 +91,37 @@ class Homes:
 
     def step(self, key: Array, state: Village, action: Array) -> tuple[Village, Observation, Array, Array, Array]:
         into, out, flexible = self._limits(state, action)
-        t = state.t
-        net = state.profiles.load[t] + flexible + into - out - state.profiles.solar[t]
+        t, net = state.t, self._needs(state, flexible) + into - out
         cost = state.profiles.price[t] * jnp.maximum(net, 0.0) - SELL * jnp.maximum(-net, 0.0)
         peak = jnp.maximum(state.peak, net.sum())
         # Rounding must not leave the battery's bounds, nor load undone.
         energy = jnp.clip(state.energy + self.efficiency * into - out / self.efficiency, 0.0, self.capacity)
         day = jnp.minimum((t + 1) // 24, self.days - 1)
         owed = jnp.where((t + 1) % 24 == 0, state.profiles.flexible[day], jnp.maximum(state.owed - flexible, 0.0))
-        reward = -cost - self.peak_price * (peak - state.peak) / self.n
+        reward = -cost - self.peak_price * self.pays * (peak - state.peak)
         state = Village(t + 1, state.profiles, energy, owed, net, peak, state.cost + cost)
-        return state, self._observe(state), reward, jnp.bool_(False), state.t >= self.steps
+        return state, self._observe(state), reward, state.t >= self.steps, jnp.bool_(False)
 
     def _limits(self, state: Village, action: Array) -> tuple[Array, Array, Array]:
         """[N] kW into the battery, out of it, and of the flexible load, as far as the actions can be carried out."""
+        flexible = self._runs(state, FLEXIBLE * (action[:, 1] + 1) / 2)
         asked = self.power * action[:, 0]
+        if self.net:
+            asked = jnp.clip(asked - self._needs(state, flexible), -self.power, self.power)
         into = jnp.minimum(jnp.maximum(asked, 0.0), (self.capacity - state.energy) / self.efficiency)
         out = jnp.minimum(jnp.maximum(-asked, 0.0), state.energy * self.efficiency)
+        return into, out, flexible
+
+    def _runs(self, state: Village, wanted: Array) -> Array:
+        """[N] kW of the flexible loads where so many are wanted [N]: as much as is left, and what must run now."""
         later = FLEXIBLE * (23 - state.t % 24)
-        flexible = jnp.clip(FLEXIBLE * (action[:, 1] + 1) / 2, jnp.maximum(state.owed - later, 0.0), FLEXIBLE)
-        return into, out, jnp.minimum(flexible, state.owed)
+        least = jnp.maximum(state.owed - later, 0.0)
+        return jnp.minimum(jnp.clip(wanted, least, FLEXIBLE), state.owed)
+
+    def _needs(self, state: Village, flexible: Array) -> Array:
+        """[N] kW that homes would draw without their batteries."""
+        now = jnp.minimum(state.t, self.steps - 1)
+        return state.profiles.load[now] + flexible - state.profiles.solar[now]
 
     def measures(self, state: Village) -> dict[str, Array]:
         """cost: of a home, its share of the peak included; relative: the same over that without batteries and with
@@ -125,25 +148,34 @@ class Homes:
     def _observe(self, state: Village) -> Observation:
         t, n, angle = state.t, self.n, 2 * jnp.pi * (state.t % 24) / 24
         hours = jnp.minimum(t + np.arange(AHEAD + 1), self.steps - 1)
-        drawn = jnp.stack([state.net.sum(), state.peak]) / (5 * n)
+        drawn = jnp.stack([state.net.sum(), state.peak]) / n
         common = jnp.concatenate(
-            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours], (24 - t % 24)[None] / 24,
+            [jnp.cos(angle)[None], jnp.sin(angle)[None], state.profiles.price[hours] / 0.25, (24 - t % 24)[None] / 24,
              1 - t[None] / self.steps, drawn]
         )  # fmt: skip
         now = hours[0]
         own = jnp.stack(
-            [state.profiles.load[now] / 5, state.profiles.solar[now] / 5,
+            [state.profiles.load[now] / 2, state.profiles.solar[now] / 2,
              state.energy / max(self.capacity, 1e-6), state.owed / 8], -1
         )  # fmt: skip
-        return Observation(jnp.concatenate([jnp.broadcast_to(common, (n, len(common))), own], -1))
+        ahead = [self._to_come(x, t) / 30 for x in (state.profiles.load, state.profiles.solar)]
+        return Observation(jnp.concatenate([jnp.broadcast_to(common, (n, len(common))), own, *ahead], -1))
 
-    def _actions(self, battery: Array, flexible: Array) -> Array:
+    def _to_come(self, x: Array, t: Array) -> Array:
+        """[N, 2] the sum of x [T, N] over the hours of this day that follow, and over the next day."""
+        hours = np.arange(self.steps)
+        later = jnp.stack([(hours > t) & (hours // 24 == t // 24), hours // 24 == t // 24 + 1])
+        return jnp.where(later[..., None], x, 0.0).sum(1).T
+
+    def _actions(self, state: Village, battery: Array, flexible: Array) -> Array:
         """kW into the battery (negative: out of it) and of the flexible load, as actions."""
+        if self.net:
+            battery = battery + self._needs(state, self._runs(state, flexible))
         return jnp.stack([jnp.clip(battery / max(self.power, 1e-6), -1, 1), 2 * flexible / FLEXIBLE - 1], -1)
 
     def _idle(self, state: Village, seen: Observation, key: Array) -> Array:
         """Batteries rest, and flexible load runs at once."""
-        return self._actions(jnp.zeros(self.n), jnp.full(self.n, FLEXIBLE))
+        return self._actions(state, jnp.zeros(self.n), jnp.full(self.n, FLEXIBLE))
 
     def _rules(self, state: Village, seen: Observation, key: Array) -> Array:
         """As installers set it: flexible load at noon; solar surplus into the battery; in dear hours the battery covers
@@ -154,7 +186,7 @@ class Homes:
         surplus = state.profiles.solar[now] - state.profiles.load[now] - flexible
         night = jnp.where((hour < 6) & (state.energy < 0.6 * self.capacity), 1.0, 0.0)
         battery = jnp.where(surplus > 0, surplus, jnp.where(price > 0.3, surplus, night))
-        return self._actions(battery, flexible)
+        return self._actions(state, battery, flexible)
 
     def _foresight(self, state: Village, seen: Observation, key: Array) -> Array:
         """What a linear program that knows the whole future does; solved in each step, so play few episodes."""
@@ -165,4 +197,4 @@ class Homes:
 
         form = jax.ShapeDtypeStruct((self.n, 2), jnp.float32)
         wanted = jax.pure_callback(solve, form, state, vmap_method="sequential")
-        return self._actions(wanted[:, 0], wanted[:, 1])
+        return self._actions(state, wanted[:, 0], wanted[:, 1])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, EnvSpec, Observation
 from flockrl.envs.emergence import apart, clustering, order
 from flockrl.envs.settings import between, one_of, whole
@@ -20,17 +21,21 @@ DT, DRIVE, FASTEST = 0.1, 2.0, 2.0
 """Of agents with inertia: time of a step, greatest acceleration and speed."""
 SPACING = 0.7
 """The distance that Olfati-Saber's agents keep, in units of the radius."""
-MODELS = ("vicsek", "inertia")
+MODELS, NOISES = ("vicsek", "inertia"), ("turn", "sight")
+DAMPED = 0.25
+"""The share of a turn that the damped rule makes in a step."""
 NAME = "swarm/flocking"
 
 
 class Flock(NamedTuple):
-    """t: steps so far; pos, vel: [N, 2]; ordered: the sum of the order over the second half of the episode; told: how
-    many steps that were; touched: pairs times steps nearer than a fifth of the radius."""
+    """t: steps so far; pos, vel: [N, 2]; blur: [N] the angle by which each sees the mean direction wrong; ordered: the
+    sum of the order over the second half of the episode; told: how many steps that were; touched: pairs times steps
+    nearer than a fifth of the radius."""
 
     t: Array
     pos: Array
     vel: Array
+    blur: Array
     ordered: Array
     told: Array
     touched: Array
@@ -40,8 +45,10 @@ class Flocking:
     """`n` agents on a torus, n / `density` in area, who perceive each other within 1, find a common direction.
 
     `vicsek`: everybody moves 0.03 per step. An action is a turn in units of pi, from -1 to 1, and noise from U(-eta /
-    2, eta / 2) is added to it. `inertia`: an action is an acceleration [x, y] in units of 2, each from -1 to 1, steps
-    last 0.1, the greatest speed is 2, and noise from U(-eta / 2, eta / 2) is added to both numbers.
+    2, eta / 2) is added to it; with `noise=sight` to the mean direction that is observed instead, so that who follows
+    what it sees moves just as before, and who does not may do better. `inertia`: an action is an acceleration [x, y] in
+    units of 2, each from -1 to 1, steps last 0.1, the greatest speed is 2, and noise from U(-eta / 2, eta / 2) is added
+    to both numbers.
 
     All are paid the order, |sum of unit velocities| / n, minus (with inertia) 0.1 for each other agent within 0.2. What
     is observed turns with the agent: [cos and sin of the mean direction of those it perceives, itself included, the
@@ -55,16 +62,21 @@ class Flocking:
         n: int = 100,
         density: float = 4.0,
         eta: float = 2.0,
+        noise: str = "turn",
         compass: bool = False,
         steps: int = 200,
     ):
         one_of(NAME, MODELS, model=model)
+        one_of(NAME, NOISES, noise=noise)
+        if (model, noise) == ("inertia", "sight"):
+            raise UsageError(f"{NAME}: noise=sight is for model=vicsek.")
         whole(NAME, 2, 2000, n=n)
         between(NAME, 0.01, 100, density=density)
         between(NAME, 0, 2 * np.pi + 0.01, eta=eta)
         whole(NAME, 2, 100_000, steps=steps)
         self.n, self.eta, self.compass, self.steps = n, eta, compass, steps
         self.inertia, self.side = model == "inertia", float(np.sqrt(n / density))
+        self.blurred = noise == "sight"
         self.spec = EnvSpec(
             name=NAME,
             agents=tuple(f"bird_{i}" for i in range(n)),
@@ -77,41 +89,47 @@ class Flocking:
         if self.inertia:
             self.policies["olfati_saber"] = self._olfati_saber
         else:
-            self.policies |= {"vicsek": self._vicsek, "compass": self._north}
+            self.policies |= {"vicsek": self._vicsek, "damped": self._damped, "compass": self._north}
             # Whatever directions agents choose, noise leaves a mean of sin(eta / 2) / (eta / 2) along each, so that
             # E order <= sqrt(E order²) <= sqrt(m² + (1 - m²) / n).
-            mean = float(np.sinc(eta / 2 / np.pi))
+            mean = 1.0 if self.blurred else float(np.sinc(eta / 2 / np.pi))
             self.best = steps * float(np.sqrt(mean**2 + (1 - mean**2) / n))
 
     def reset(self, key: Array) -> tuple[Flock, Observation]:
-        place, turn = jax.random.split(key)
+        place, turn, sight = jax.random.split(key, 3)
         angle = 2 * jnp.pi * jax.random.uniform(turn, (self.n,))
         pos = self.side * jax.random.uniform(place, (self.n, 2))
         vel = (1.0 if self.inertia else SPEED) * jnp.stack([jnp.cos(angle), jnp.sin(angle)], -1)
-        state = Flock(jnp.int32(0), pos, vel, jnp.float32(0), jnp.int32(0), jnp.int32(0))
+        blur = self._noise(sight, (self.n,)) if self.blurred else jnp.zeros(self.n)
+        state = Flock(jnp.int32(0), pos, vel, blur, jnp.float32(0), jnp.int32(0), jnp.int32(0))
         return state, self._observe(state)
 
     def step(self, key: Array, state: Flock, action: Array) -> tuple[Flock, Observation, Array, Array, Array]:
-        noise = self.eta * (jax.random.uniform(key, action.shape) - 0.5)
+        noise, blur = self._noise(key, action.shape), state.blur
+        if self.blurred:
+            noise, blur = jnp.zeros_like(noise), noise[:, 0]
         if self.inertia:
             vel = state.vel + DT * (DRIVE * action + noise)
             vel = vel * jnp.minimum(1.0, FASTEST / jnp.maximum(jnp.sqrt((vel**2).sum(-1, keepdims=True)), 1e-9))
             pos = state.pos + DT * vel
         else:
             turn = (jnp.pi * action + noise)[:, 0]
-            cos, sin = jnp.cos(turn), jnp.sin(turn)
-            x, y = state.vel[:, 0], state.vel[:, 1]
-            vel = jnp.stack([x * cos - y * sin, x * sin + y * cos], -1)
+            vel = _rotated(state.vel, turn)
             vel = vel * (SPEED / jnp.sqrt((vel**2).sum(-1, keepdims=True)))  # rounding must not add up
             pos = state.pos + vel
         pos, now = pos % self.side, order(vel)
         counts = state.t + 1 > self.steps // 2
         close = self._close(pos) if self.inertia else jnp.zeros(self.n, jnp.int32)
         state = Flock(
-            state.t + 1, pos, vel, state.ordered + now * counts, state.told + counts, state.touched + close.sum() // 2
+            state.t + 1, pos, vel, blur, state.ordered + now * counts, state.told + counts,
+            state.touched + close.sum() // 2,
         )  # fmt: skip
         reward = jnp.full(self.n, now) - 0.1 * close
         return state, self._observe(state), reward, jnp.bool_(False), state.t >= self.steps
+
+    def _noise(self, key: Array, shape: tuple[int, ...]) -> Array:
+        # A row of numbers is drawn fastest.
+        return self.eta * (jax.random.uniform(key, (int(np.prod(shape)),)).reshape(shape) - 0.5)
 
     def _close(self, pos: Array) -> Array:
         """[N] how many others are nearer than a fifth of the radius."""
@@ -144,18 +162,20 @@ class Flocking:
 
     def _way(self, x: Array) -> Array:
         """[N, N] ways along one axis, the shortest on the torus."""
-        way = x - x[:, None]
-        return way - self.side * jnp.round(way / self.side)
+        way, half = x - x[:, None], self.side / 2
+        return way - jnp.where(way > half, self.side, 0.0) + jnp.where(way < -half, self.side, 0.0)
 
     def _observe(self, state: Flock) -> Observation:
         x, y, near = self._near(state.pos)
         speed = jnp.sqrt((state.vel**2).sum(-1, keepdims=True))
         unit = state.vel / jnp.maximum(speed, 1e-9)
-        others, beside = near & ~np.eye(self.n, dtype=bool), near.sum(1)[:, None] - 1
-        count = jnp.maximum(beside, 1)
-        mean = (near.astype(unit.dtype) @ unit) / (beside + 1)
+        others = near & ~np.eye(self.n, dtype=bool)
+        total = near.astype(unit.dtype) @ jnp.concatenate([unit, jnp.ones((self.n, 1))], -1)
+        mean, beside = total[:, :2] / total[:, 2:], total[:, 2:] - 1
+        count = jnp.maximum(beside, 1.0)
         length = jnp.sqrt((mean**2).sum(-1, keepdims=True))
-        parts = [_turned(mean / jnp.maximum(length, 1e-6), unit), length]
+        facing = _rotated(unit, -state.blur) if self.blurred else unit
+        parts = [_turned(mean / jnp.maximum(length, 1e-6), facing), length]
         way = jnp.stack([(x * near).sum(1), (y * near).sum(1)], -1)
         parts += [_turned(way / count, unit), beside / 10]
         if self.inertia:
@@ -173,8 +193,11 @@ class Flocking:
 
     def _vicsek(self, state: Flock, seen: Observation, key: Array) -> Array:
         """Vicsek's rule (1995): everybody takes the mean direction of those within the radius, itself included."""
-        *_, near = self._near(state.pos)
-        return self._turn_to(state, near.astype(state.vel.dtype) @ state.vel)
+        return (jnp.arctan2(seen.obs[:, 1], seen.obs[:, 0]) / jnp.pi)[:, None]
+
+    def _damped(self, state: Flock, seen: Observation, key: Array) -> Array:
+        """A quarter of the turn that Vicsek's rule makes, so that errors of sight average out."""
+        return DAMPED * self._vicsek(state, seen, key)
 
     def _north(self, state: Flock, seen: Observation, key: Array) -> Array:
         """Everybody always turns to the same direction, which an agent without a compass cannot: the most that noise
@@ -192,6 +215,12 @@ class Flocking:
         return jnp.clip(
             acceleration(jnp.stack([x, y], -1), near, state.vel, SPACING * RADIUS, RADIUS) / DRIVE, -1.0, 1.0
         )
+
+
+def _rotated(vector: Array, angle: Array) -> Array:
+    """Vectors [N, 2], turned to the left by angles [N]."""
+    cos, sin, x, y = jnp.cos(angle), jnp.sin(angle), vector[:, 0], vector[:, 1]
+    return jnp.stack([x * cos - y * sin, x * sin + y * cos], -1)
 
 
 def _turned(vector: Array, unit: Array) -> Array:

@@ -130,13 +130,12 @@ class SignalGrid:
     def step(self, key: Array, state: Streets, action: Array) -> tuple[Streets, Observation, Array, Array, Array]:
         phase, age = self._switch(state, action.reshape(self.shape))
         served, leaves, blocked = self._serve(state, phase, age)
-        come_key, turn_key = jax.random.split(key)
-        draw = jax.random.uniform(come_key, (*self.shape, 4, 1))
-        come = jnp.where(self.edge, (draw > self.comes).sum(-1), 0)
+        words = self._words(key)
+        draw = (words[0] >> 8).astype(jnp.float32) * 2.0**-24
+        come = jnp.where(self.edge, (draw[..., None] > self.comes).sum(-1), 0)
         waiting, room = state.outside + come, self.capacity - state.queue.sum(-1)
         enter = jnp.where(self.edge, jnp.minimum(jnp.minimum(waiting, room), self.most), self._across(leaves, 0))
-        words = jax.random.bits(turn_key, (*self.shape, 4, -(-self.most // 4)))
-        queue = state.queue - served + self._turn(enter, words)
+        queue = state.queue - served + self._turn(enter, words[1:])
         outside = waiting - jnp.where(self.edge, enter, 0)
         here = queue.sum((2, 3)) + outside.sum(2)
         state = Streets(
@@ -193,11 +192,16 @@ class SignalGrid:
         west = jnp.concatenate([column, x[:, :-1, 1]], 1)
         return jnp.stack([north, east, south, west], -1)
 
+    def _words(self, key: Array) -> Array:
+        """[1 + K, R, C, 4] random words of a step: one for those who come, then a byte for each that may enter."""
+        shape = (1 - (-self.most // 4), *self.shape, 4)
+        return jax.random.bits(key, (int(np.prod(shape)),)).reshape(shape)  # a row of numbers is drawn fastest
+
     def _turn(self, enter: Array, words: Array) -> Array:
-        """[R, C, 4, 3] movements of those who enter [R, C, 4]; words: [R, C, 4, K] random, a byte for each vehicle."""
+        """[R, C, 4, 3] movements of those who enter [R, C, 4]; words: [K, R, C, 4] random, a byte for each vehicle."""
         left, right = jnp.zeros_like(enter), jnp.zeros_like(enter)
         for k in range(self.most):
-            byte = ((words[..., k // 4] >> (8 * (k % 4))) & 255).astype(jnp.int32)
+            byte = ((words[k // 4] >> (8 * (k % 4))) & 255).astype(jnp.int32)
             left = left + ((byte < self.cuts[0]) & (k < enter))
             right = right + ((byte >= self.cuts[1]) & (k < enter))
         return jnp.stack([left, enter - left - right, right], -1)
