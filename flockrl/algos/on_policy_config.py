@@ -24,15 +24,15 @@ class PolicyConfig(LearnerConfig):
     """Steps of every environment between updates."""
     lr: float = 2e-3
     """Adam's learning rate."""
-    log_std: float = -0.5
-    """Log of the standard deviation of real actions at first, in units of half their range; it is learned from then
-    on."""
+    log_std: float | None = None
+    """Log of the standard deviation of real actions at first, in units of half their range, by default -0.5; it is
+    learned from then on."""
     normalize_obs: bool = False
     """Scale observations by their running mean and deviation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, log_std=abs(self.log_std) <= 10)
+        require(self, log_std=self.log_std is None or abs(self.log_std) <= 10)
         if self.normalize_obs and self.net != "flat":
             raise UsageError("normalize_obs scales every place of a row, and a set has no places: use --net flat.")
 

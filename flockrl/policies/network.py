@@ -25,6 +25,9 @@ from flockrl.nets.network import Network
 from flockrl.nets.settings import HEADS, SIZE
 from flockrl.policies.early import early_talk
 
+LOG_STD = -0.5
+"""Log standard deviation of real actions at first where the user says nothing, in units of half their range."""
+
 
 class TeamNetwork:
     """One network per group. Holds what is static; its methods are pure.
@@ -55,7 +58,8 @@ class TeamNetwork:
         self.stateful = self.memory_size > 0 or (self.talk is not None and self.talk.stateful)
         self.recurrent = self.memory_size > 0 or (self.talk is not None and self.talk.delay > 0)
         beside: dict[str, Any] = {"out_scale": out_scale, "foreseen": foreseen}
-        at_first = getattr(config, "log_std", -0.5)
+        told = getattr(config, "log_std", None)
+        at_first = LOG_STD if told is None else told
         spreads = [at_first if spread else None for spread in log_std or [False] * len(groups)]
         self.nets = [
             make_network(spec, config, width, group, acts=True, ids=ids(spec, group, config), log_std=spread, **beside)

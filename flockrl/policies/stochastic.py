@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, make_groups, merge, read_actions, take, write_actions
 from flockrl.core.random import Source, fold_in, gumbel
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree, Trajectory
@@ -27,6 +28,8 @@ class StochasticPolicy:
         self.spec, self.config = spec, config
         self.groups = make_groups(spec, config.share)
         self.heads = [make_head(spec, group) for group in self.groups]
+        if config.log_std is not None and not any(head.log_std for head in self.heads):
+            raise UsageError(f"log_std is of real actions, and agents of {spec.name} choose among some: leave it out.")
         self.actor = TeamNetwork(
             spec, self.groups, config, [head.width for head in self.heads],
             log_std=[head.log_std for head in self.heads], foreseen=foreseen,

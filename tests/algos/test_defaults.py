@@ -143,3 +143,14 @@ def test_advantages_are_divided_by_no_less_than_a_part_of_the_deviation_of_retur
     np.testing.assert_allclose(small, want, atol=1e-5)
     same, _ = normal(paid, reward, 1e-3 * noise, advantage_floor=0.0)
     assert float(jnp.std(same)) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("said", "spread"), [({}, -0.5), ({"log_std": -2.0}, -2.0)])
+def test_real_actions_begin_as_spread_as_said(said: dict[str, Any], spread: float):
+    spec = EnvSpec("test", ("a_0",), (Box((3,)),), (Box((2,), -1.0, 1.0),), 25)
+    learner = make_algorithm("ppo", spec, make_config("ppo", said), envs=4, updates=10)
+    (actor,) = learner.params(learner.init(jax.random.key(0)))["actor"]
+    assert np.allclose(actor["log_std"], spread)
+    if said:
+        with pytest.raises(flockrl.UsageError, match="log_std is of real actions"):
+            make_algorithm("ippo", world(25), make_config("ippo", said), envs=4, updates=10)
