@@ -1,7 +1,12 @@
 """After how many steps a team solves explore/*, whose rewards chance does not find, for a bonus and without one.
 
-    python bench/novelty.py explore/pass --seed 5 --seeds 5
-    python bench/novelty.py explore/pass --seed 5 --scale 0 --steps 1000000
+<<<<<<<< HEAD:bench/exploring.py
+    python bench/exploring.py explore/pass --seed 5 --seeds 5
+    python bench/exploring.py explore/pass --seed 5 --scale 0 --steps 1000000
+========
+    python bench/exploring.py explore/pass --seed 5 --seeds 5
+    python bench/exploring.py explore/pass --seed 5 --scale 0 --steps 1000000
+>>>>>>>> credit:bench/exploring.py
 
 VDN with counts of coarse cells of the joint state. Each seed is trained until its greedy team succeeded in five
 evaluations in a row, 25,000 steps apart, or to its last step. Episodes all begin alike and chance has no part in them,
@@ -32,7 +37,8 @@ class Solved(Callback):
     """Stops a run once its newest evaluations are all successes. since: the step of the first of them."""
 
     def __init__(self) -> None:
-        self.row, self.since, self.step, self.coverage = 0, None, 0, 0
+        self.row, self.step, self.coverage = 0, 0, 0
+        self.since: int | None = None
 
     def on_evaluation(self, moment: Moment, result: EvalResult) -> None:
         good = result.mean == 1
