@@ -1,12 +1,7 @@
 """After how many steps a team solves explore/*, whose rewards chance does not find, for a bonus and without one.
 
-<<<<<<<< HEAD:bench/exploring.py
     python bench/exploring.py explore/pass --seed 5 --seeds 5
     python bench/exploring.py explore/pass --seed 5 --scale 0 --steps 1000000
-========
-    python bench/exploring.py explore/pass --seed 5 --seeds 5
-    python bench/exploring.py explore/pass --seed 5 --scale 0 --steps 1000000
->>>>>>>> credit:bench/exploring.py
 
 VDN with counts of coarse cells of the joint state. Each seed is trained until its greedy team succeeded in five
 evaluations in a row, 25,000 steps apart, or to its last step. Episodes all begin alike and chance has no part in them,

@@ -323,7 +323,7 @@ def _entity_torso(spec: EnvSpec, config: Any, group: Group, team: bool) -> Entit
 
 def ids(spec: EnvSpec, group: Group, config: Any) -> int:
     """How many agents a group's network has to tell apart: all of them, or 0 when there is no need."""
-    wanted = config.agent_ids and not spec.anonymous
+    wanted = not spec.anonymous if config.agent_ids is None else config.agent_ids
     return group.size if wanted and group.size > 1 else 0
 
 
