@@ -89,7 +89,7 @@ def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
     if about.acts:
         raise UsageError(ACTS)
     if any(channel.near for channel in channels(config.config)):
-        raise UsageError("Recordings do not tell who perceives whom: leave out range, and topology=neighbours.")
+        raise UsageError("Recordings do not tell who perceives whom: leave out range, nearest and topology=neighbours.")
     refuse_practice(config.config, config.algorithm, "an environment, not recorded trajectories")
     steps = setting.algorithm.rollout_steps
     packer = partial(make_packer, source.spec, steps, config.options.envs, whole=about.memory)
