@@ -13,7 +13,6 @@ the steps of the run that the warm ones began with.
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ class Reached(NamedTuple):
 def reached(runs: Sequence[Sequence[dict[str, Any]]], metric: str, level: float, stages: Sequence[int] = ()) -> Reached:
     """From the log points of each run. stages: the number of each run's last stage, where it has a curriculum."""
     steps, there = [], []
-    for rows, last in itertools.zip_longest(runs, stages, fillvalue=0):
+    for rows, last in zip(runs, stages or [0] * len(runs), strict=True):
         own = [row for row in rows if row.get("stage", 0) == last]
         found = [row["step"] for row in own if row.get(metric) is not None and row[metric] >= level]
         steps.append(found[0] if found else rows[-1]["step"])

@@ -124,8 +124,8 @@ class _Feudal:
             return goal, Held(manager, (), goal, clock), {**extras, "goal": goal}
         sees = self.goals.show(params.get("goals", ()), seen, goal)
         own: Any = _own(key, "worker")
-        action, worker, noted = self.tiers["worker"].act(params["worker"], sees, held.worker, own, explore)
-        extras |= {f"worker.{name}": x for name, x in noted.items()}
+        action, worker, found = self.tiers["worker"].act(params["worker"], sees, held.worker, own, explore)
+        extras |= {f"worker.{name}": x for name, x in found.items()}
         return action, Held(manager, worker, goal, clock), {**extras, "goal": goal}
 
     def _decide(
@@ -141,7 +141,7 @@ class _Feudal:
         goals, after, noted = manager.act(params["manager"], asked, own, key, explore)  # type: ignore[arg-type]
         how = self.config.allocate
         if how == "scores":
-            return goals, after, noted
+            return goals, after, dict(noted)
         assert manager.scores is not None
         scores = partial(manager.scores, params["manager"], asked, own, key)  # type: ignore[arg-type]
         found = scores(explore)

@@ -339,6 +339,23 @@ def test_with_goals_shared_out_teams_come_close_to_the_optimum(tmp_path):
     assert more.mean > 1.1 * more.measures["optimum"].mean()
 
 
+@pytest.mark.slow
+def test_keys_are_carried_to_doors_until_all_are_out(tmp_path):
+    """Random play never gets there in 112 steps; the fewest are 14."""
+    run = flockrl.train(
+        {"manager": "qmix", "worker": "ippo"}, "hierarchy/rooms", steps=128_000, manager_every=8, rollout_steps=64,
+        manager={
+            "net": "deep_set", "gamma": 0.9, "steps_per_update": 2, "learning_starts": 500, "buffer_size": 5000,
+            "explore_part": 0.6,
+        },
+        worker={"gamma": 0.8}, eval_every=64_000, out=tmp_path / "run",
+    )  # fmt: skip
+    rows = run.metrics()
+    assert rows[0]["eval_success"] == 0
+    assert rows[-1]["eval_success"] > 0.9
+    assert rows[-1]["eval_return"] > -25
+
+
 def test_schedules_of_tiers_depend_on_the_length_of_a_run():
     config = feudal_config(manager="vdn", worker_settings={**SMALL, "lr_schedule": "linear"})
     found = schedules(RunConfig("feudal", ENV, TrainOptions(), config))
