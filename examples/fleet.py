@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-DRONES, LENGTH, WIND = 4, 50, 12
+DRONES, LENGTH, WIND = 4, 50, 8
 PLACE = f"fleet/coverage:drones={DRONES},hotspots=2,steps={LENGTH},sensing=350"
 """Drones see hotspots within 350 m, so that each knows a part, and steps last 2 s."""
 CALM, WINDY = f"{PLACE},failures=0.3", f"{PLACE},wind={WIND}"
@@ -230,7 +230,7 @@ def serve(run: Any, home: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A server that begins with what the run learned, and where it listens."""
     words = [sys.executable, "-m", "flockrl", "serve", "--algorithm", "mappo", "--env", WINDY, "--data", str(home)]
     words += ["--listen", "127.0.0.1:0", "--init-from", str(run.path), "--envs", str(BATCH), "--save-every", "1"]
-    words += ["--quiet", "--set", "comm=tarmac", f"rollout_steps={LENGTH}", "lr=0.001", "entropy=0", "epochs=10"]
+    words += ["--quiet", "--set", "comm=tarmac", f"rollout_steps={LENGTH}", "lr=0.001"]
     server = subprocess.Popen(words)
     while not (home / "address").exists():
         if server.poll() is not None:
@@ -305,8 +305,8 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         run = flockrl.train(
-            "mappo", CALM, comm="tarmac", steps=steps, rollout_steps=LENGTH, envs=BATCH, entropy=0.0, seed=0,
-            out=home / "run", quiet=True,
+            "mappo", CALM, comm="tarmac", steps=steps, rollout_steps=LENGTH, envs=BATCH, seed=0, out=home / "run",
+            quiet=True,
         )  # fmt: skip
         print(f"trained for {steps:,} steps", flush=True)
         rows = compare(run, episodes)
@@ -315,7 +315,7 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
         server = None
         try:
             words = "one flight: by processes, and in one program"
-            rows[words] = "{:7.2f} and {:.2f}".format(*fleet.twice(run.policy()))
+            rows[words] = "{:7.3f} and {:.3f}".format(*fleet.twice(run.policy()))
             server, address = serve(run, home / "server")
             scores = improve(fleet, address, home / "server", rounds, flights, home / "queue")
             losses = [fleet.lose(i) for i in range(DRONES)]
@@ -338,10 +338,10 @@ def main(steps: int, episodes: int, rounds: int, flights: int, out: Path) -> Non
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200_000, help="of training in calm air")
+    parser.add_argument("--steps", type=int, default=150_000, help="of training in calm air")
     parser.add_argument("--episodes", type=int, default=400, help="of each evaluation")
     parser.add_argument("--rounds", type=int, default=4, help="times that a policy comes back from the server")
-    parser.add_argument("--flights", type=int, default=3 * BATCH, help=f"of each round, a multiple of {BATCH}")
+    parser.add_argument("--flights", type=int, default=2 * BATCH, help=f"of each round, a multiple of {BATCH}")
     parser.add_argument("--out", type=Path, default=Path("fleet.html"), help="where the report goes")
     parser.add_argument("--drone", action="store_true", help="run as one of the drones")
     given = parser.parse_args()

@@ -1,6 +1,7 @@
 """The examples run as they stand."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,3 +32,17 @@ def test_example_runs(example, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+    if example.stem == "fleet":
+        check_fleet(done.stdout, tmp_path / "fleet.html")
+
+
+def check_fleet(printed, report):
+    """What a fleet that went the whole way has to show, however little it was trained."""
+    figures = {
+        line[:44].strip(): [float(x) for x in re.findall(r"-?\d+\.?\d*", line[44:])] for line in printed.splitlines()
+    }
+    processes, program = figures["one flight: by processes, and in one program"]
+    assert processes == pytest.approx(program, abs=0.01)  # every message arrived, and every drone flew its own model
+    assert "version 1 comes back" in printed  # the server learned from the 16 flights of one update
+    assert figures["when it is lost"][0] > figures["before"][0] + 20  # nobody else was near the area of the lost drone
+    assert "data:image/gif" in report.read_text()
