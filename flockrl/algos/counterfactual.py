@@ -51,7 +51,7 @@ class ChoiceCritic:
         self.spec, self.groups = spec, groups
         self.nets = [
             Network(
-                config.hidden, group.action_size, config.activation, ids=ids(spec, group, config),
+                config.hidden, group.action_size, config.activation, ids=ids(spec, group, config, whose=True),
                 kernel=config.kernel, out_scale=0.01,
             )
             for group in groups

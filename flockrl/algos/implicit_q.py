@@ -31,7 +31,7 @@ from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.heads import make_head
-from flockrl.policies.network import TeamNetwork, ids, make_network
+from flockrl.policies.network import TeamNetwork, make_network
 from flockrl.policies.stochastic import legal
 
 
@@ -77,9 +77,7 @@ class ImplicitQ(OffPolicy):
             spec, self.groups, config, [head.width for head in self.heads],
             log_std=[head.log_std for head in self.heads],
         )  # fmt: skip
-        self.values = [
-            make_network(spec, config, 1, self._whose(group), ids=ids(spec, group, config)) for group in self.groups
-        ]
+        self.values = [make_network(spec, config, 1, self._whose(group), ids=self._ids(group)) for group in self.groups]
 
     def algorithm(self) -> Algorithm:
         return super().algorithm()._replace(kl=self.kl)

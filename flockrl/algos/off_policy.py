@@ -50,10 +50,14 @@ class OffPolicy(ReplayLearner):
         self.code = ActionCode(spec)
         self.actor = TeamNetwork(spec, self.groups, config, [self._actor_width(group) for group in self.groups])
         self.critics = [
-            make_network(spec, config, self._critic_width(group), self._whose(group), ids=ids(spec, group, config))
+            make_network(spec, config, self._critic_width(group), self._whose(group), ids=self._ids(group))
             for group in self.groups
             for _ in range(self.twins)
         ]
+
+    def _ids(self, group: Group) -> int:
+        """How many agents a group's critics tell apart."""
+        return ids(self.spec, group, self.config, whose=self.config.critic == "central")
 
     def _whose(self, group: Group) -> Group | None:
         """Whose own observations a critic reads."""
@@ -204,7 +208,7 @@ class OffPolicy(ReplayLearner):
 
     def _told_apart(self, group: Group) -> bool:
         """Whether a critic has a memory for each of the group's agents instead of one for all."""
-        return self.config.critic == "own" or ids(self.spec, group, self.config) > 0
+        return self.config.critic == "own" or self._ids(group) > 0
 
     def _critic_memory(self, group: Group, batch: int) -> Any:
         """A critic's memory at the start of an episode."""
