@@ -38,9 +38,9 @@ def worth(run: Any) -> tuple[float, int]:
         """What is earned in the days that are left, added up over the orders of their visits."""
         if len(going) * env.n > MOST:
             half = len(going) // 2
-            early: Any = jax.tree.map(lambda x: x[:half], (state, memory, going))
-            late: Any = jax.tree.map(lambda x: x[half:], (state, memory, going))
-            return rest(*early, left) + rest(*late, left)
+            halves = (slice(half), slice(half, None))
+            parts: Any = [jax.tree.map(lambda x, part=part: x[part], (state, memory, going)) for part in halves]
+            return sum(rest(now, kept, open_ones, left) for now, kept, open_ones in parts)
         state, memory, reward, over = day(state, memory)
         going = np.repeat(going, env.n)
         paid = float((np.asarray(reward, np.float64) * going).sum()) * env.n ** (left - 1)

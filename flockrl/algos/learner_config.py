@@ -21,9 +21,9 @@ class LearnerConfig(PracticeConfig, CommConfig, BonusConfig):
     """Who shares parameters: all agents, agents of one kind (groups), or none; or average:every=K, where agents of one
     kind begin alike, learn alone and average their policies every K updates (with topology=ring|star, neighbours
     do)."""
-    agent_ids: bool | None = None
-    """Tell agents that share parameters apart by a learned bias of their own; by default so, unless the environment
-    says that agents are anonymous."""
+    agent_ids: bool = True
+    """Tell agents that share parameters apart by a learned bias of their own, unless the environment says that agents
+    are anonymous."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of each network."""
     activation: Activation = "relu"

@@ -324,7 +324,7 @@ def _entity_torso(spec: EnvSpec, config: Any, group: Group, team: bool) -> Entit
 def ids(spec: EnvSpec, group: Group, config: Any, whose: bool = False) -> int:
     """How many agents a group's network has to tell apart: all of them, or 0 when there is no need. whose: whether it
     reads what everybody does and is asked for the value of one, who is told apart even where agents are anonymous."""
-    wanted = (whose or not spec.anonymous) if config.agent_ids is None else config.agent_ids
+    wanted = config.agent_ids and (whose or not spec.anonymous)
     return group.size if wanted and group.size > 1 else 0
 
 

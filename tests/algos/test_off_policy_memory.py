@@ -186,7 +186,7 @@ class Reference:
     def critics(self, g, params, held):
         """The walks of a group's critics."""
         group = self.groups[g]
-        apart = self.config.critic == "own" or (self.config.agent_ids is not False and group.size > 1)
+        apart = self.config.critic == "own" or (self.config.agent_ids and group.size > 1)
         memory = np.zeros((B, group.size if apart else 1, self.config.memory_size))
         x, burn = self.observed(group, self.raw.obs), self.config.burn_in
         both = range(self.twins * g, self.twins * (g + 1))

@@ -26,11 +26,11 @@ NEAR = {"comm": "commnet", "channel": "topology=neighbours"}
 LATE = {"comm": "tarmac", "comm_rounds": 2, "channel": "topology=neighbours,delay=2"}
 
 
-def network(share="groups", memory="none", talk=None, spec=SPEC, ids=None):
+def network(share="groups", memory="none", talk=None, spec=SPEC):
     talk = CommConfig(comm_size=3, **talk) if talk else CommConfig()
     kept = {name: getattr(talk, name) for name in ("comm", "channel", "rounds", "heads", "message_size", "early")}
     config = SimpleNamespace(
-        hidden=(6,), activation="tanh", kernel=None, agent_ids=ids, memory=memory, memory_size=5, **kept
+        hidden=(6,), activation="tanh", kernel=None, agent_ids=True, memory=memory, memory_size=5, **kept
     )  # fmt: skip
     groups = make_groups(spec, share)
     return TeamNetwork(spec, groups, config, [g.action_size for g in groups], out_scale=1.0)
@@ -159,13 +159,11 @@ def test_stretches_equal_a_loop_over_time_and_burn_in_passes_no_gradients(burn_i
     assert (max(float(jnp.abs(x).max()) for x in jax.tree.leaves(through)) > 1e-2) == (burn_in > 0)
 
 
-@pytest.mark.parametrize(
-    ("anonymous", "said", "alike"), [(False, None, False), (True, None, True), (True, True, False)]
-)
-def test_anonymous_agents_are_told_apart_only_on_demand(anonymous, said, alike):
-    net = network(spec=dataclasses.replace(SPEC, anonymous=anonymous), ids=said)
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_anonymous_agents_are_not_told_apart(anonymous):
+    net = network(spec=dataclasses.replace(SPEC, anonymous=anonymous))
     params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape), initial(net))
     seen, first = sights()
     swapped = seen._replace(obs=seen.obs[:, :, np.array([2, 1, 0, 3])])  # the wolves change places
     wolves, others = (team_output(net, params, view, first)[:, :, ::2] for view in (seen, swapped))
-    assert np.allclose(wolves[:, :, ::-1], others, atol=1e-6) == alike
+    assert np.allclose(wolves[:, :, ::-1], others, atol=1e-6) == anonymous
