@@ -74,8 +74,6 @@ class Scenario:
     dim_c: int = 0
     sides: tuple[str, ...] = ()
     landmark_range: float = 1.0
-    anonymous: bool = False
-    """Whether agents are alike but for what they observe, see `EnvSpec`."""
 
     def reset(self, key: Array) -> World:
         """Agents anywhere in the square, landmarks within `landmark_range` of its centre."""
@@ -142,7 +140,6 @@ class ParticleEnv:
             max_steps=max_cycles,
             sides=scenario.sides,
             entities=tuple(scenario.entities()),
-            anonymous=scenario.anonymous,
         )
         names = jax.eval_shape(lambda: scenario.goals(scenario.reset(jax.random.key(0))))
         self.policies = {name: partial(self._go, name) for name in names}

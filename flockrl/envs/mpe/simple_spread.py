@@ -21,7 +21,6 @@ class SimpleSpread(Scenario):
 
     name = "simple_spread"
     dim_c = 2
-    anonymous = True
 
     def __init__(
         self,
