@@ -6,9 +6,8 @@ A critic reads its agent's observation and action (`critic="own"`), or the globa
 and all actions (`critic="central"`, Lowe et al. 2017, arXiv 1706.02275). Each family says what a' is and how
 the policy improves.
 
-With memory, actors and critics learn from stretches of the replay (Heess et al. 2015, arXiv 1512.04455): each network
-remembers the observations along a stretch, after a burn-in, and what follows a step is looked at from the memory after
-it.
+With memory, actors and critics learn from stretches of the replay (Heess et al. 2015, arXiv 1512.04455): networks
+remember the observations along a stretch, after a burn-in, and look at what follows a step from the memory after it.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class OffPolicy(ReplayLearner):
             for _ in range(self.twins)
         ]
 
-    def _ids(self, group: Group) -> int:
-        """How many agents a group's critics tell apart."""
+    def _ids(self, group: Group) -> int:  # how many agents critics tell apart
         return ids(self.spec, group, self.config, whose=self.config.critic == "central")
 
     def _whose(self, group: Group) -> Group | None:
@@ -342,8 +340,7 @@ class OffPolicy(ReplayLearner):
         total, errors, values = jnp.float32(0), [], []
         own, known = self.code.encode(batch.action), learning_weight(self.spec, batch.alive)
         for i, critic in enumerate(critics):
-            group = self.groups[i // self.twins]
-            q = self._predict(critic, i, view, action, own)
+            group, q = self.groups[i // self.twins], self._predict(critic, i, view, action, own)
             axis = q.ndim - 1
             error, weight = q - take(target, group, axis), take(known, group, axis)
             total = total + mean(batch.weight[:, None] * error**2, weight)

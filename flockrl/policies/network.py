@@ -278,14 +278,9 @@ def _spoken_features(net: Network, x: Array, memory: Any, first: Array | None) -
 
 
 def make_network(
-    spec: EnvSpec,
-    config: Any,
-    outputs: int,
-    sees: Group | None = None,
-    team: bool = False,
-    acts: bool = False,
+    spec: EnvSpec, config: Any, outputs: int, sees: Group | None = None, team: bool = False, acts: bool = False,
     **options: Any,
-) -> Network:
+) -> Network:  # fmt: skip
     """A network with the sizes that a config asks for, for a policy or for a critic.
 
     sees: the agents whose own observations it reads, None where it reads something else; team: whether each also reads

@@ -231,4 +231,4 @@ def test_a_replay_keeps_pictures_as_bytes():
     assert small < replay_bytes(lambda: make_replay(spec, 4, 2, False)) < 1.2 * small
     large = EnvSpec("seen", ("a",), (Box((512, 512, 3), 0.0, 255.0, "uint8"),), (Discrete(2),), max_steps=9)
     with pytest.raises(flockrl.UsageError, match=r"A replay of 200,000 transitions takes 314\.6 GB"):
-        make_algorithm("dqn", large, make_config("dqn", {}), envs=16, updates=10)
+        make_algorithm("dqn", large, make_config("dqn", {"buffer_size": 200_000}), envs=16, updates=10)
