@@ -19,6 +19,16 @@ TINY = {
 """Settings of a run that takes a second: eight iterations of 128 steps."""
 
 LONG = (
+    "test_q_learning.py::test_vdn_with_one_agent_is_iql_to_the_bit",
+    "test_mixed.py::test_one_discrete_and_one_continuous_agent_train[mappo",
+    "test_sides.py::test_a_learner_of_shorter_rollouts_learns_from_the_pieces_in_turn[ippo",
+    "test_recorded_learners.py::test_the_middle_expectile_is_a_mean_regression",
+    "test_recorded_learners.py::test_without_behaviour_it_is_td3[True",
+    "test_bonus_table.py::test_what_makes_sense_learns_and_resumes[row0",
+    "test_opponents.py::test_past_selves_are_predicted_though_nobody_learns_for_them",
+    "test_off_policy.py::test_one_agent_is_the_same_whatever_is_shared_or_seen[td3-False",
+    "test_off_policy.py::test_dead_agents_teach_nothing[ddpg-False",
+    "test_off_policy.py::test_one_gradient_step_matches_numpy[ddpg-central-none",
     "test_opponents.py::test_weight_0_is_the_plain_learner",
     "test_off_policy_memory.py::test_learning_along_a_stretch_equals_a_loop_over_time[sac-False-settings2",
     "test_reinforce.py::test_with_gae_it_is_advantage_actor_critic[central-gru",
