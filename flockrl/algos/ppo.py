@@ -295,8 +295,9 @@ class _PPO(OnPolicy):
                 apart = head.kl(out, batch.magnet[g], legal(group, batch.seen.avail))
                 total = total + self.config.magnet * mean(apart, weight)
             if foreseen:
-                given = self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight
-                more, said = foreseen_loss(*given)
+                more, said = foreseen_loss(
+                    self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight
+                )
                 total, told = total + more, told | said
             rows.append(told)
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]

@@ -219,10 +219,10 @@ def _against(runs: Sequence[Any], given: Any) -> int:
 
 
 def _interval(returns: np.ndarray) -> str:
-    """Half of the 95% interval of a mean over episodes [E]."""
-    from flockrl.training.respond import NORMAL
+    """How certain a mean over episodes [E] is, in words; nothing where there is one alone."""
+    from flockrl.training.respond import half_interval
 
-    return f" \u00b1 {NORMAL * returns.std(ddof=1) / len(returns) ** 0.5:.3f}" if len(returns) > 1 else ""
+    return f" \u00b1 {half_interval(returns):.3f}" if len(returns) > 1 else ""
 
 
 def export(words: list[str]) -> int:

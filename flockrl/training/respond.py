@@ -93,7 +93,7 @@ def respond(
     best = int(np.argmax([player.result[f"final_eval_return_{side}"] for player in trained]))
     gains = [float((x - before).mean()) for x in after]
     more = after[best] - before  # of episodes that begin alike, so that luck at their start cancels out
-    half = NORMAL * float(more.std(ddof=1) / np.sqrt(episodes)) if episodes > 1 else np.inf
+    half = half_interval(more)
     value, name = float(before.mean()), f"eval_return_{side}"
     curve = [(row["step"], row[name] - value) for row in trained[best].metrics() if name in row]
     low, high = gains[best] - half, gains[best] + half
@@ -121,3 +121,8 @@ def _own_settings(run: Run, side: str, algorithm: str) -> dict[str, Any]:
             "out --warm."
         )
     return dataclasses.asdict(player.config)
+
+
+def half_interval(values: np.ndarray) -> float:
+    """Half of the 95% interval of a mean over episodes [E]; inf where there is one alone."""
+    return NORMAL * float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.inf

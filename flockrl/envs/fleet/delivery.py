@@ -212,7 +212,5 @@ def potential(spec: EnvSpec, seen: Observation) -> Array:
     goal of the parcel that a drone carries, or to the nearest parcel that is its own, else to the nearest one."""
     start = spec.entities[0].own[1][0]
     busy = seen.obs[..., start] > 0.5
-    goal, near, mine = (
-        distance(seen.obs[..., start + k : start + k + 2], jnp.zeros(2)) for k in (1, 4, 6)
-    )  # fmt: skip
+    goal, near, mine = (distance(seen.obs[..., start + k : start + k + 2], jnp.zeros(2)) for k in (1, 4, 6))
     return jnp.where(busy, HALFWAY - goal, -jnp.where(mine > 0, mine, near))

@@ -19,11 +19,9 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.api import Renaming
-from flockrl.envs.games.payoffs import read_content, refuse_wide
+from flockrl.envs.games.payoffs import MOST_AXES, read_content, refuse_wide
 
 ROUNDS = 25
-MOST_AXES = 16
-"""The most axes of a payoff tensor: players, and one for whose payoff it is."""
 
 
 class Play(NamedTuple):

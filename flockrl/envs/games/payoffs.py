@@ -17,6 +17,8 @@ LARGEST_TEXT, LARGEST_ARRAYS = 16 << 20, 256 << 20
 """The largest JSON file and the most bytes of arrays that are read."""
 MOST_OUTCOMES = 1_000_000
 """The most joint actions of a game."""
+MOST_AXES = 16
+"""The most axes of a payoff tensor: players, and one for whose payoff it is."""
 
 
 def read_content(path: Path) -> Any:
@@ -34,7 +36,7 @@ def read_content(path: Path) -> Any:
             return json.loads(path.read_text(encoding="utf-8"))
         if suffix == ".npy":
             with path.open("rb") as stream:
-                return _array(stream, size, path)
+                return _array(stream, size)
         with zipfile.ZipFile(path) as archive:
             return _archive(archive, path)
     except OSError as error:
@@ -50,11 +52,11 @@ def _archive(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
     found = {}
     for part in parts:
         with archive.open(part) as stream:
-            found[part.filename.removesuffix(".npy")] = _array(stream, part.file_size, path)
+            found[part.filename.removesuffix(".npy")] = _array(stream, part.file_size)
     return found
 
 
-def _array(stream: Any, size: int, path: Path) -> np.ndarray:
+def _array(stream: Any, size: int) -> np.ndarray:
     """An array of numbers or text. Its header is checked before anything is allocated."""
     from numpy.lib import format as npy
 
@@ -62,7 +64,7 @@ def _array(stream: Any, size: int, path: Path) -> np.ndarray:
     header = npy.read_array_header_1_0(stream) if version == (1, 0) else npy.read_array_header_2_0(stream)
     shape, fortran, dtype = header
     length = math.prod(shape) * dtype.itemsize
-    if dtype.kind not in "biufU" or not 0 <= length <= size or len(shape) > 16 or min(shape, default=0) < 0:
+    if dtype.kind not in "biufU" or not 0 <= length <= size or len(shape) > MOST_AXES or min(shape, default=0) < 0:
         raise ValueError("not plain numbers, or fewer than the header says")
     data = stream.read(length)
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
