@@ -1,5 +1,6 @@
 """Runs that train longer than they were meant to, and the best policy of a run."""
 
+import dataclasses
 import json
 
 import jax
@@ -9,10 +10,15 @@ from conftest import TINY
 from test_resume import StopAt, copy_of, final_arrays, rows
 
 import flockrl
+from flockrl.algos.defaults import as_begun
+from flockrl.algos.presets import make_config
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice
 from flockrl.training.checkpoint import Checkpoints
+from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.interrupt import Interrupted
+from flockrl.training.longer import follows
+from flockrl.training.programs import make_program
 
 STEADY = {**TINY, "lr_schedule": "constant"}
 
@@ -54,6 +60,21 @@ def test_what_depends_on_the_length_is_said(tmp_path, tiny_run):
         run = flockrl.resume(path, steps=1280)
     assert run.result["steps"] == 1280
     assert rows(path)[:8] == rows(tiny_run.path)[:8]
+
+
+def test_a_longer_run_learns_at_the_pace_it_began_with():
+    options = TrainOptions(steps=2_000, envs=4)
+    begun = RunConfig("isac", "mpe/simple_spread:continuous_actions=true", options, make_config("isac", {}))
+    longer = dataclasses.replace(begun, options=dataclasses.replace(options, steps=200_000), extended=(2_000,))
+    env = flockrl.make_env(begun.env)
+    anew = dataclasses.replace(longer, extended=())
+    first, after, other = (make_program(config, env).setting.algorithm.note for config in (begun, longer, anew))
+    assert "a gradient step every 2 steps, learning from step 200 on" in first
+    assert "learning" not in after  # it is left open no more
+    kept = as_begun(begun.config, env.spec, 4, 2_000)
+    assert (kept.steps_per_update, kept.learning_starts) == (2, 200)
+    assert "learning from step 5,000 on" in other
+    assert follows(longer) == ["steps_per_update", "learning_starts"]
 
 
 def test_steps_that_fall_or_are_edited_are_refused(tmp_path, tiny_run):

@@ -6,12 +6,12 @@ Each rule comes from a principle and holds for all environments; what the user s
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from flockrl.core.types import EnvSpec
+from flockrl.replay.ring import make_replay, replay_bytes
 
 Config = TypeVar("Config")
 
@@ -55,21 +55,20 @@ def _learning_starts(case: Case) -> int:
 
 
 def _buffer_size(case: Case) -> int:
-    """200,000 transitions, or as many as have observations of 2 GB: with thousands of agents each is large."""
-    spec = case.spec
-    each = 2 * spec.num_agents * spec.obs_size * np.dtype(spec.observations[0].dtype).itemsize
+    """200,000 transitions, or as many as take 2 GB: with thousands of agents each is large."""
+    each = replay_bytes(lambda: make_replay(case.spec, 1, 1, prioritized=False))
     return min(200_000, max(MOST_BYTES // each, 1))
 
 
 def _batch_size(case: Case) -> int | None:
     """What agents of a team share is learned from all of them: no more than 65,536 of their transitions at once."""
     rows = MOST_ROWS // case.spec.num_agents
-    return None if case.spec.num_agents <= MANY else max(rows, case.config.steps)
+    return None if case.spec.num_agents <= MANY else max(rows, case.config.steps, _sequence(case) or 0)
 
 
 MANY, MOST_ROWS, MOST_BYTES = 256, 65_536, 2 * 10**9
 """Agents above which a gradient step reads fewer transitions of the team, and what it reads of them then; the most
-that observations in a replay take."""
+that a replay takes."""
 STRETCH = 25
 """Length of replayed sequences where there is memory and the user says nothing."""
 RULES: dict[str, Callable[[Case], Any]] = {
@@ -99,3 +98,17 @@ def settle(config: Config, spec: EnvSpec, envs: int, updates: int) -> tuple[Conf
     found = {name: rule(case) for name, rule in RULES.items() if name in fields and getattr(given, name) is None}
     words = [WORDS[name].format(value) for name, value in found.items() if name in WORDS]
     return dataclasses.replace(given, **found), ", ".join(words)
+
+
+FOLLOW = ("steps_per_update", "learning_starts")
+"""Settings that follow from the length of a run: one that is lengthened keeps what it began with."""
+
+
+def as_begun(config: Config, spec: EnvSpec, envs: int, steps: int) -> Config:
+    """The config with these settings as a run of `steps` environment steps has them."""
+    given: Any = config
+    left_open = [name for name in FOLLOW if getattr(given, name, 0) is None]
+    if not left_open:
+        return config
+    first, _ = settle(given, spec, envs, math.ceil(steps / (envs * given.rollout_steps)))
+    return dataclasses.replace(given, **{name: getattr(first, name) for name in left_open})

@@ -22,8 +22,8 @@ class LearnerConfig(PracticeConfig, CommConfig, BonusConfig):
     kind begin alike, learn alone and average their policies every K updates (with topology=ring|star, neighbours
     do)."""
     agent_ids: bool = True
-    """Tell agents that share parameters apart by a learned bias of their own, unless the environment says that agents
-    are anonymous."""
+    """Tell agents that share parameters apart by a learned bias of their own; policies do not, where the environment
+    says that agents are anonymous."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of each network."""
     activation: Activation = "relu"

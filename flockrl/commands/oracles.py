@@ -18,7 +18,7 @@ from flockrl.commands.games import load_game, show_table
 from flockrl.commands.parsing import parse
 from flockrl.core.code import SETTINGS, require_trust, trusting
 from flockrl.core.errors import UsageError
-from flockrl.core.rundir import CONFIG, METRICS, POOLS, RESULT, fresh, new_directories, write_json
+from flockrl.core.rundir import METRICS, POOLS, RESULT, fresh, new_directories, refuse_run, write_json
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
 from flockrl.training.compilation import prepare
@@ -69,7 +69,7 @@ def train_psro(name: str, words: list[str]) -> int:
     if given.oracle is not None:
         path = given.out if given.out is not None else fresh(Path("runs") / _short(name, given.game))
         _refuse_used(path)
-        return _learned(name, given, rounds, path)
+        return _learned(given, rounds, path)
     for flag in LEARNED:
         if getattr(given, flag) != getattr(PSROFlags, flag):
             raise UsageError(
@@ -103,9 +103,8 @@ def resume_psro(path: Path, quiet: bool, trust: bool) -> int:
     if saved["env"] == "custom":
         raise UsageError(f"{path} grew in an environment of your own: go on with learned_psro in Python.")
     flags = {name: saved[name] for name in ("meta", "iterations", "oracle", *LEARNED)}
-    name = "fictitious" if saved["meta"] == "uniform" else "psro"
-    given = build(PSROFlags, {"game": saved["env"], **flags, "quiet": quiet}, name)
-    return _learned(name, given, saved["iterations"], path, saved["settings"], trust)
+    given = build(PSROFlags, {"game": saved["env"], **flags, "quiet": quiet}, "psro")
+    return _learned(given, saved["iterations"], path, saved["settings"], trust)
 
 
 @contextlib.contextmanager
@@ -123,12 +122,13 @@ def _short(name: str, game: str) -> str:
 def _refuse_used(path: Path) -> None:
     if (path / POOLS).exists() and not (path / RESULT).exists():
         raise UsageError(f"{path} holds pools that were stopped: continue with `flockrl resume {path}`.")
-    if any((path / file).exists() for file in (RESULT, METRICS, POLICIES, POOLS, CONFIG)):
+    refuse_run(path)
+    if any((path / file).exists() for file in (RESULT, METRICS, POLICIES, POOLS)):
         raise UsageError(f"{path} already holds something: choose another --out.")
 
 
 def _learned(
-    name: str, given: PSROFlags, rounds: int, path: Path, settings: dict[str, Any] | None = None, trust: bool = False
+    given: PSROFlags, rounds: int, path: Path, settings: dict[str, Any] | None = None, trust: bool = False
 ) -> int:
     """Pools of learned responses. Their runs stand under the directory; the mixtures' weights are in the result."""
     from flockrl.training.pools import Round, learned_psro
@@ -147,7 +147,8 @@ def _learned(
     write_json(
         path / RESULT,
         {
-            "algorithm": name, "env": given.game, "meta": given.meta, "oracle": given.oracle,
+            "algorithm": "fictitious" if given.meta == "uniform" else "psro",
+            "env": given.game, "meta": given.meta, "oracle": given.oracle,
             "oracle_steps": given.oracle_steps, "rounds": rounds, "nash_conv": found.nash_conv,
             "weights": {side: w.tolist() for side, w in found.weights.items()},
             "runs": {side: [str(run.relative_to(path)) for run in runs] for side, runs in found.runs.items()},

@@ -55,7 +55,7 @@ class ResumeFlags(Processes):
     """What `flockrl resume` takes."""
 
     run: Annotated[Path, Positional, tyro.conf.arg(metavar="RUN")]
-    """Directory of a run, or of several seeds."""
+    """Directory of a run, of several seeds, or of pools of learned responses (psro)."""
     steps: int | None = None
     """Train longer: environment steps in all, more than the run was given. Finished runs go on, too."""
     devices: int | Literal["all"] | None = None
@@ -218,13 +218,13 @@ def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]
 
 def resume(words: list[str]) -> int:
     given = parse(ResumeFlags, words, "flockrl resume", "Continue a run from its newest checkpoint, exactly.")
-    given.join()
-    prepare(given.platform, given.devices)
     from flockrl.core.rundir import POOLS, RESULT, find_runs
-    from flockrl.training.train import resume
 
     if (given.run / POOLS).is_file():
         return _resume_pools(given)
+    given.join()
+    prepare(given.platform, given.devices)
+    from flockrl.training.train import resume
 
     if given.steps is None and all((path / RESULT).exists() for path in find_runs(given.run)):
         print(f"{given.run} is finished: nothing to resume. To train longer, add --steps with more than it had.")
@@ -240,4 +240,5 @@ def _resume_pools(given: ResumeFlags) -> int:
     for name in ("steps", "devices", "coordinator"):
         if getattr(given, name) is not None:
             raise UsageError(f"--{name} is for runs, and {given.run} holds pools of responses: leave it out.")
+    prepare(given.platform, None)
     return resume_psro(given.run, given.quiet, given.trust)

@@ -34,10 +34,7 @@ def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> Iter
     What is created here is removed again if the run fails before it has logged anything.
     """
     base = Path(out) if out is not None else fresh(Path("runs") / name)
-    if (base / CONFIG).exists() or any(base.glob(f"seed_*/{CONFIG}")):
-        raise UsageError(
-            f"{base} already holds a run: resume it with `flockrl resume {base}`, or choose another --out."
-        )
+    refuse_run(base)
     paths = [base] if len(seeds) == 1 else [base / f"seed_{seed}" for seed in seeds]
     made = [p for p in dict.fromkeys(p for path in paths for p in (path, *path.parents)) if not p.exists()]
     before = {path: set(path.iterdir()) if path.is_dir() else set() for path in paths}
@@ -47,6 +44,14 @@ def new_directories(out: str | Path | None, name: str, seeds: list[int]) -> Iter
     except BaseException:
         _undo(paths, before, made)
         raise
+
+
+def refuse_run(base: Path) -> None:
+    """Refuse a directory that holds a run, of one seed or several."""
+    if (base / CONFIG).exists() or any(base.glob(f"seed_*/{CONFIG}")):
+        raise UsageError(
+            f"{base} already holds a run: resume it with `flockrl resume {base}`, or choose another --out."
+        )
 
 
 def create(paths: list[Path]) -> None:

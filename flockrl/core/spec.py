@@ -42,7 +42,7 @@ class EnvSpec:
     again in the same episode; all may be dead for a while, then. `reward_after_death` says whether a dead agent still
     earns what the environment pays it, as where a side shares its reward: then its return goes on as long as its side
     lives. Where it is false, an agent's return ends with its life. `anonymous` says that agents are alike but for what
-    they observe: those that share parameters are then not told apart. `counterfactual` says whether the
+    they observe: policies that they share then do not tell them apart. `counterfactual` says whether the
     environment tells what a step would have paid without an agent (`counterfactual_reward`, see `envs.api`).
     `entities[i]` describes agent i's observation as a set of entities, () where nobody does. `graph[i]` are the agents
     that agent i perceives where that never changes, as on a lattice; () elsewhere. `undiscounted` says that episodes

@@ -21,11 +21,12 @@ from flockrl.envs.host.env import Host, HostEnv, TeamStep
 
 class Reach:
     """A compiled environment whose `neighbours` are the agents within `limit`, at most the `nearest` of them; with
-    `seen`, of those whom the environment itself calls neighbours. Everything else is the environment's own."""
+    `seen`, of those whom the environment itself calls neighbours, and with `links` [N, N] of those in the agent's row.
+    Everything else is the environment's own."""
 
-    def __init__(self, env: Env, limit: float | None, seen: bool = False, nearest: int | None = None):
-        own = {"inner": env, "limit": limit, "seen": seen, "nearest": nearest, "spec": _told(env.spec, seen)}
-        for name, value in own.items():
+    def __init__(self, env: Env, limit: float | None, seen: bool, nearest: int | None, links: np.ndarray | None):
+        own = {"limit": limit, "seen": seen, "nearest": nearest, "links": links, "spec": _told(env.spec, seen)}
+        for name, value in {"inner": env, **own}.items():
             object.__setattr__(self, name, value)
 
     def reset(self, key: Array) -> tuple[PyTree, Observation]:
@@ -51,8 +52,8 @@ class Reach:
 class _HostReach(HostEnv):
     """The same on the host."""
 
-    def __init__(self, team: HostEnv, limit: float | None, seen: bool, nearest: int | None):
-        self.inner, self.limit, self.seen, self.nearest = team, limit, seen, nearest
+    def __init__(self, team: HostEnv, limit: float | None, seen: bool, nearest: int | None, links: np.ndarray | None):
+        self.inner, self.limit, self.seen, self.nearest, self.links = team, limit, seen, nearest, links
         self.spec = _told(team.spec, seen)
         self.masked, self.mortal, self.codec = team.masked, team.mortal, team.codec
 
@@ -87,7 +88,9 @@ class _Build:
         return _HostReach(self.inner(draw), *self.limits)
 
 
-def reaching(env: Any, limit: float | None, seen: bool = False, nearest: int | None = None) -> Any:
+def reaching(
+    env: Any, limit: float | None, seen: bool = False, nearest: int | None = None, links: np.ndarray | None = None
+) -> Any:
     """The environment with `neighbours` by distance, or as it is by itself where there is no limit."""
     inner = original(env)
     if limit is None and nearest is None:
@@ -100,8 +103,8 @@ def reaching(env: Any, limit: float | None, seen: bool = False, nearest: int | N
             "leave it out, or give the environment a method `distances`."
         )
     if not isinstance(inner, Host):
-        return Reach(inner, limit, seen, nearest)
-    found = Host(_Build(inner.build, limit, seen, nearest))
+        return Reach(inner, limit, seen, nearest, links)
+    found = Host(_Build(inner.build, limit, seen, nearest, links))
     found.reaches = inner  # type: ignore[attr-defined]
     return found
 
@@ -127,6 +130,8 @@ def _within(seen: Observation, apart: Any, limits: Any) -> Observation:
         near &= apart <= limits.limit
     if limits.seen:
         near &= seen.neighbours
+    if limits.links is not None:
+        near &= limits.links
     if limits.nearest is not None and limits.nearest < len(apart):
         there = near if seen.alive is None else near & seen.alive
         far = module.where(there, apart, np.inf)

@@ -109,10 +109,14 @@ class Points(nn.Module):
     scale: float
     activation: Activation = "tanh"
 
+    def split(self, x: Array) -> tuple[Array, Array]:
+        """[..., n, F] of the agents, [..., n, K, size] of the entities."""
+        wide = self.choices * self.size
+        return x[..., :-wide], x[..., -wide:].reshape(*x.shape[:-1], self.choices, self.size)
+
     @nn.compact
     def __call__(self, x: Array) -> tuple[Array, Array]:
-        wide = self.choices * self.size
-        mine, each = x[..., :-wide], x[..., -wide:].reshape(*x.shape[:-1], self.choices, self.size)
+        mine, each = self.split(x)
         asks = Dense(self.size, 1.0, plain=True, name="mine")(mine)[..., None, :]
         both = ACTIVATIONS[self.activation](Dense(self.size, 1.0, name="each")(each) + asks)
         return mine, Dense(1, self.scale, name="score")(both)[..., 0]

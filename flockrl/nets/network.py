@@ -111,8 +111,8 @@ class Network(nn.Module):
         return jnp.concatenate([out, jnp.broadcast_to(self.spread, out.shape)], axis=-1)
 
     def foresee(self, x: Array) -> Array:
-        """[..., n, foreseen] from features [..., n, F]."""
-        return self.foresight(x)
+        """[..., n, foreseen] from features [..., n, F]; those of entities that agents choose from are left out."""
+        return self.foresight(self.points.split(x)[0] if self.choices else x)
 
     def speak(self, x: Array, obs: Array, number: int) -> tuple[Array, Array | None, Array | None]:
         """What agents with features x [..., n, F] say in a round: messages, gates and urges."""

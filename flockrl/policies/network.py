@@ -310,10 +310,14 @@ def _entity_torso(spec: EnvSpec, config: Any, group: Group, team: bool) -> Entit
         raise UsageError(
             f"Agents of {spec.name} that share a network must see the same kinds of entities: use --share groups."
         )
+    (kinds,) = found
+    if kinds.choices and not group.legal.all():
+        raise UsageError(
+            f"Agents of {spec.name} that share a network and choose from entities must have as many actions: use "
+            "--share groups."
+        )
     heads = (config.entity_heads or HEADS) if config.net == "entities" else 0
-    return EntityTorso(
-        found.pop(), group.obs_size, config.entity_size or SIZE, heads, config.hidden, config.activation, team
-    )
+    return EntityTorso(kinds, group.obs_size, config.entity_size or SIZE, heads, config.hidden, config.activation, team)
 
 
 def ids(spec: EnvSpec, group: Group, config: Any, whose: bool = False) -> int:

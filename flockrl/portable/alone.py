@@ -22,12 +22,14 @@ TRIES = 64
 
 class Hearing(NamedTuple):
     """How the agents of a team hear each other. rounds: R; size: C numbers of a message; delay: steps between saying
-    and hearing; links: [N, N] bool, whether the agent of the row can hear that of the column."""
+    and hearing; links: [N, N] bool, whether the agent of the row can hear that of the column; nearest: whether only the
+    nearest of them."""
 
     rounds: int
     size: int
     delay: int
     links: np.ndarray
+    nearest: bool
 
     @property
     def inbox(self) -> tuple[int, int, int]:
@@ -44,7 +46,7 @@ def hearing(policy: Algorithm | Actor) -> Hearing | None:
             "Who speaks is decided by comparing all agents (top): such a team cannot run apart. Train it with "
             "access=round_robin, or without top."
         )
-    return Hearing(talk.rounds, talk.size, talk.delay, talk.links)
+    return Hearing(talk.rounds, talk.size, talk.delay, talk.links, talk.channel.nearest is not None)
 
 
 class _Own(Tape):

@@ -20,7 +20,8 @@ class MemberModel(Model):
     """One agent of a team from its directory in an export with one model per agent.
 
     index: its place in `team`, the names of all agents. rounds: R rounds of messages in a step, 0 where agents do not
-    talk; size: C numbers in a message; delay: steps between saying and hearing. hears, heard_by: places of agents.
+    talk; size: C numbers in a message; delay: steps between saying and hearing. hears, heard_by: places of agents;
+    nearest: whether it has to be told which of these are the nearest.
     """
 
     apart = True
@@ -44,6 +45,7 @@ class MemberModel(Model):
         self.rounds = _whole(about, "rounds", MOST_ROUNDS) if talks else 0
         self.size = _whole(about, "size", LARGEST) if talks else 0
         self.delay = _whole(about, "delay", LONGEST) if talks else 0
+        self.nearest = talks and bool(about.get("nearest", False))
         self.hears, self.heard_by = (
             tuple(sorted({_place(x, len(self.team)) for x in about[name]} - {self.index})) if talks else ()
             for name in ("hears", "heard_by")

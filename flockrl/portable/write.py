@@ -129,6 +129,7 @@ class Exporter:
             return about
         hears, heard_by = (np.flatnonzero(links[agent]).tolist() for links in (heard.links, heard.links.T))
         talk = {"rounds": heard.rounds, "size": heard.size, "delay": heard.delay}
+        talk |= {"nearest": True} if heard.nearest else {}
         return about | talk | {"hears": hears, "heard_by": heard_by}
 
     def _write(

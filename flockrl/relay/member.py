@@ -166,6 +166,8 @@ class Member:
         legal = None if mask is None else np.asarray(mask, bool).reshape(1, -1)
         around = np.zeros(len(model.team), bool)
         around[list(model.hears)] = alive
+        if neighbours is None and model.nearest:
+            raise UsageError("This agent hears the nearest alone: give neighbours, whom it may hear in this step.")
         if neighbours is not None:
             near = np.asarray(neighbours, bool)
             if near.shape != around.shape:

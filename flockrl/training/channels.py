@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
 from flockrl.algos.assembly import Sides, make_algorithm
 from flockrl.algos.feudal_config import FeudalConfig
@@ -13,9 +14,9 @@ from flockrl.algos.wrappers.measured import distance
 from flockrl.comm.channel import Channel
 from flockrl.comm.settings import channel_of
 from flockrl.core.errors import UsageError
-from flockrl.core.types import Algorithm
+from flockrl.core.types import Algorithm, EnvSpec
 from flockrl.envs.host.env import Host
-from flockrl.envs.reach import reaching
+from flockrl.envs.reach import original, reaching
 from flockrl.evaluation.talk import Listening, measure_talk
 
 SILENCE = "bits=0"
@@ -29,15 +30,29 @@ def talks(config: Any) -> bool:
 
 def around(config: Any, env: Any) -> Any:
     """The environment for agents with an algorithm's settings: where messages have a range, or reach the nearest ones
-    alone, it says who these are."""
-    found = {(c.range, c.nearest, c.topology == "neighbours") for c in channels(config) if c.near}
+    alone, it says who these are, among those who can be heard at all."""
+    near = [c for c in channels(config) if c.near]
+    found = {(c.range, c.nearest, c.topology if c.nearest else c.topology == "neighbours") for c in near}
     if len(found) > 1 and any(limit is not None or nearest is not None for limit, nearest, _ in found):
         raise UsageError(
             "Sides and tiers that talk within a range, or to the nearest, share it: give them the same range, nearest "
             "and topology."
         )
     limit, nearest, seen = found.pop() if len(found) == 1 else (None, None, False)
-    return reaching(env, limit, seen, nearest)
+    links = None if nearest is None else _links(config, original(env).spec)
+    return reaching(env, limit, seen in (True, "neighbours"), nearest, links)
+
+
+def _links(config: Any, spec: EnvSpec) -> np.ndarray:
+    """[N, N] whether the agent of the row could hear that of the column, by sides and topologies."""
+    if not isinstance(config, Sides):
+        return channels(config)[0].links(spec.num_agents)
+    found = np.zeros((spec.num_agents, spec.num_agents), bool)
+    for name, side in config.players.items():
+        own = list(spec.parties[name])
+        for channel in channels(side.config):
+            found[np.ix_(own, own)] = channel.links(len(own))
+    return found
 
 
 def channels(config: Any) -> list[Channel]:

@@ -109,8 +109,9 @@ def holding(path: Path, terms: Terms) -> Iterator[Ledger]:
             raise Interrupted(f"Stopped and saved: continue with `flockrl resume {path}`.") from None
 
 
-def left_off(path: Path, env: Any, trust: bool) -> Run | None:
-    """A response that was begun, trained to its end; None where there is nothing to go on from."""
+def left_off(path: Path, env: Any, trust: bool, anew: bool) -> Run | None:
+    """A response that was begun, trained to its end; None where there is nothing to go on from. anew: whether it may
+    begin again."""
     if (path / RESULT).is_file():
         return Run(path, env, trust)
     if not path.exists():
@@ -119,5 +120,6 @@ def left_off(path: Path, env: Any, trust: bool) -> Run | None:
         begun = bool(checkpoints.steps())
     if begun:
         return resume(path, env, trust=trust)
-    shutil.rmtree(path)  # stopped before it saved what it begins with
+    if anew:
+        shutil.rmtree(path)  # stopped before it saved what it begins with
     return None

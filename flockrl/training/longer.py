@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flockrl.algos.assembly import Sides
+from flockrl.algos.defaults import FOLLOW
 from flockrl.algos.feudal_config import ROLE, FeudalConfig
 from flockrl.core.errors import CannotWrite, UsageError, notice
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, write_json
@@ -66,7 +67,12 @@ def _say(run: Run, steps: int) -> None:
     """Warn where something depends on the length of the run."""
     before = run.config.options.steps
     depends = schedules(run.config)
-    if steps == before or not depends:
+    kept = follows(run.config)
+    if steps == before or not (depends or kept):
+        return
+    if kept:
+        notice(f"{run.path} keeps {' and '.join(kept)} as they were.")
+    if not depends:
         return
     every = [
         f"--{name}-every" for name in ("eval", "checkpoint") if getattr(run.config.options, f"{name}_every") is None
@@ -87,12 +93,22 @@ def schedules(config: RunConfig) -> list[str]:
     return _schedules(config.config)
 
 
+def follows(config: RunConfig) -> list[str]:
+    """The settings that follow from the first length of the run and do not change with it."""
+    own = [s.config for s in config.config.learners.values()] if isinstance(config.config, Sides) else [config.config]
+    return [name for name in FOLLOW if any(getattr(one, name, 0) is None for one in own)]
+
+
+def _bonus(config: Any) -> bool:
+    return getattr(config, "bonus", "none") != "none"
+
+
 def _schedules(config: Any) -> list[str]:
     if isinstance(config, FeudalConfig):
         tiers = [f"{name}.{word}" for name in config.tiers for word in _schedules(config.tier(name))]
         return [*tiers, "roles_after"] if config.goal == ROLE else tiers
     found = []
-    for name in ("lr_schedule", "entropy_schedule"):
+    for name in ("lr_schedule", "entropy_schedule", *(["bonus_schedule"] if _bonus(config) else [])):
         if getattr(config, name, "constant") != "constant":
             found.append(f"{name} ({getattr(config, name)})")
     if getattr(config, "self_play", "none") != "none" and config.pool_every is None:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ from flockrl.training.train import train
 
 NOT_ZERO_SUM = 1e-3
 """Sums of returns up to this part of the largest one count as rounding."""
+MOST = {"iterations": 1_000, "oracle_steps": 10**12, "episodes": 10**6, "envs": 10**6}
+"""The largest numbers that make sense, whoever says them."""
 
 
 class Round(NamedTuple):
@@ -117,7 +119,7 @@ class _Game:
     ) -> PyTree:  # fmt: skip
         """The parameters of a side's response in a round, learned by the run at `path`, from where that was left.
         weights: of the mixtures that it answers; {} where it must have been learned before."""
-        run = left_off(path, None if isinstance(self.env, str) else self.env, trust)
+        run = left_off(path, None if isinstance(self.env, str) else self.env, trust, anew=bool(weights))
         if run is None and not weights:
             raise UsageError(f"{path} is missing, and these pools cannot go on without it.")
         if run is None:
@@ -142,8 +144,10 @@ def learned_psro(
     they had not been stopped; trust: whether code that the runs there name may be imported.
     """
     for name, number in {"iterations": rounds, "oracle_steps": steps, "episodes": episodes, "envs": envs}.items():
-        if number < 1:
-            raise UsageError(f"{name} must be at least 1, not {number}.")
+        if not 1 <= number <= MOST[name]:
+            raise UsageError(f"{name} must be from 1 to {MOST[name]:,}, not {number}.")
+    if meta not in get_args(Meta):
+        raise UsageError(f"meta must be one of {', '.join(get_args(Meta))}, not {meta}.")
     path, called = Path(out), env if isinstance(env, str) else "custom"
     game = _Game(env, Terms(called, oracle, steps, rounds, meta, episodes, envs, seed, dict(settings or {})))
     pools: dict[str, list[PyTree]] = {name: [params] for name, params in game.first().items()}

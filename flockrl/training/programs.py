@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
 import jax
 
-from flockrl.algos.assembly import ACTS, facts, make_algorithm
+from flockrl.algos.assembly import ACTS, Sides, facts, make_algorithm
+from flockrl.algos.defaults import as_begun
 from flockrl.algos.wrappers.held import held
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError, install
@@ -41,6 +43,7 @@ def make_program(config: RunConfig, source: Any) -> Program:
     """The program for an environment, compiled or on the host, or for recorded trajectories."""
     source = source if config.recorded else around(config.config, source)
     env = None if config.recorded else source
+    config = _as_begun(config, source.spec)
     build = partial(make_algorithm, config.algorithm, config=config.config, env=env)
     if plan := plan_of(config.algorithm, config.options, config.config):
         if config.recorded or isinstance(source, Host):
@@ -63,6 +66,17 @@ def make_program(config: RunConfig, source: Any) -> Program:
         if getattr(config.options, name) is not None:
             raise UsageError(f"{name} is for environments that run on the host, and {config.env} is compiled.")
     return CompiledProgram(setting, source)
+
+
+def _as_begun(config: RunConfig, spec: EnvSpec) -> RunConfig:
+    """The run with what follows from its first length, where it was lengthened."""
+    if not config.extended:
+        return config
+    given, begun = config.config, partial(as_begun, spec=spec, envs=config.options.envs, steps=config.extended[0])
+    if isinstance(given, Sides):
+        learners = {n: dataclasses.replace(side, config=begun(side.config)) for n, side in given.learners.items()}
+        return dataclasses.replace(config, config=Sides({**given.players, **learners}))
+    return dataclasses.replace(config, config=begun(given))
 
 
 def _held(config: RunConfig, names: tuple[str, ...], env: Any, spec: EnvSpec, *, envs: int, updates: int) -> Algorithm:
@@ -88,7 +102,8 @@ def _on_files(config: RunConfig, source: Any, setting: Setting) -> Program:
         )
     if about.acts:
         raise UsageError(ACTS)
-    if any(channel.near for channel in channels(config.config)):
+    always = bool(source.spec.graph)  # who perceives whom never changes
+    if any(c.range is not None or c.nearest is not None or (c.near and not always) for c in channels(config.config)):
         raise UsageError("Recordings do not tell who perceives whom: leave out range, nearest and topology=neighbours.")
     refuse_practice(config.config, config.algorithm, "an environment, not recorded trajectories")
     steps = setting.algorithm.rollout_steps

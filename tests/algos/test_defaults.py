@@ -75,18 +75,30 @@ def test_sequences_cover_rollouts_and_there_are_enough_of_them():
     config, _ = settle(make_config("maddpg", {"memory": "gru"}), world(25), 4, 10)
     assert (config.steps, config.samples, config.filling) == (25, 32, 8)
     assert settle(make_config("iql", {}), world(25), 4, 10)[0].samples == 256
+    many = EnvSpec("test", tuple(f"a_{i}" for i in range(1_000)), (Box((3,)),) * 1_000, (Discrete(2),) * 1_000, 25)
+    config, _ = settle(make_config("iql", {"memory": "gru", "rollout_steps": 100}), many, 4, 10)
+    assert (config.steps, config.samples) == (100, 1)
 
 
 @pytest.mark.parametrize(
-    ("agents", "buffer", "samples"), [(2, 200_000, 256), (256, 200_000, 256), (1_000, 83_333, 65), (10_000, 8_333, 6)]
+    ("agents", "buffer", "samples"), [(2, 200_000, 256), (256, 195_140, 256), (1_000, 49_988, 65), (10_000, 4_999, 6)]
 )
 def test_replays_and_samples_of_many_agents_are_small(agents: int, buffer: int, samples: int):
-    """Three numbers of four bytes, before and after: 24 bytes of 2 GB for each agent and transition."""
+    """An agent takes 40 bytes of 2 GB in each transition: three numbers of four bytes and two flags of choices, before
+    and after, an action, a reward and four flags."""
     spec = EnvSpec("test", tuple(f"a_{i}" for i in range(agents)), (Box((3,)),) * agents, (Discrete(2),) * agents, 25)
     config, _ = settle(make_config("mfq", {}), spec, 4, 10)
     assert (config.buffer_size, config.samples) == (buffer, samples)
     config, _ = settle(make_config("mfq", {"buffer_size": 5, "batch_size": 900}), spec, 4, 10)
     assert (config.buffer_size, config.samples) == (5, 900)
+
+
+def test_replays_hold_who_perceives_whom_and_agents_that_see_nothing():
+    env = make("swarm/flocking:n=300")
+    config, _ = settle(make_config("isac", {}), env.spec, 4, 10)
+    assert 1_000 < config.buffer_size < 2 * 10**9 / (2 * 300 * 300)
+    blind = EnvSpec("test", ("a_0",), (Box((0,)),), (Discrete(2),), 25)
+    assert settle(make_config("iql", {}), blind, 4, 10)[0].buffer_size == 200_000
 
 
 def test_two_environments_train_with_defaults_and_the_first_line_tells(tmp_path: Any, capsys: Any):
@@ -154,3 +166,5 @@ def test_real_actions_begin_as_spread_as_said(said: dict[str, Any], spread: floa
     if said:
         with pytest.raises(flockrl.UsageError, match="log_std is of real actions"):
             make_algorithm("ippo", world(25), make_config("ippo", said), envs=4, updates=10)
+        with pytest.raises(flockrl.UsageError, match="log_std"):
+            PPOConfig(log_std=11.0)

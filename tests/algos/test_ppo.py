@@ -9,8 +9,6 @@ from flockrl.algos.parts import schedule_factor
 from flockrl.algos.ppo import _PPO, PPOConfig, make
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Box, Discrete, EnvSpec, Observation, Trajectory
-from flockrl.envs import make as make_env
-from flockrl.policies.stochastic import StochasticPolicy
 
 T, B = 5, 4
 PLAIN = {
@@ -365,11 +363,3 @@ def test_impossible_settings_are_refused(setting, value):
 def test_minibatches_must_divide_the_environments():
     with pytest.raises(UsageError, match=r"minibatches \(3\) must divide the number of environments \(4\)"):
         make(spec(), PPOConfig(minibatches=3), envs=4, updates=1)
-
-
-def test_log_std_says_how_much_noise_there_is_at_first():
-    spec = make_env("market/making").spec
-    policy = StochasticPolicy(spec, PPOConfig(log_std=-2.0))
-    np.testing.assert_array_equal(policy.actor.init([jax.random.key(0)])[0]["log_std"], [-2, -2])
-    with pytest.raises(UsageError, match="log_std"):
-        PPOConfig(log_std=11.0)

@@ -1,5 +1,7 @@
 """Messages that reach only so far: who is near by the environment's own distances."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +9,14 @@ import pytest
 from conftest import TINY
 
 import flockrl
+from flockrl.algos.assembly import Side, Sides
 from flockrl.algos.presets import make_config
 from flockrl.comm.channel import parse_channel
 from flockrl.core.errors import UsageError
+from flockrl.core.types import Observation
 from flockrl.envs import make
 from flockrl.envs.api import tuned
-from flockrl.envs.reach import Reach, reaching
+from flockrl.envs.reach import Reach, _within, reaching
 from flockrl.training.channels import around
 
 PLACED = {
@@ -161,3 +165,28 @@ def test_sides_share_a_range(tmp_path):
     run = train("range=0.5", "")
     assert run.spec.neighbours
     assert run.evaluate(4).returns.shape == (4, 4)
+
+
+def test_the_dead_take_nobodys_place_among_the_nearest():
+    limits = types.SimpleNamespace(limit=None, seen=False, nearest=1, links=None)
+    apart = np.abs(np.arange(4.0)[:, None] - np.arange(4.0))
+    seen = Observation(np.zeros((4, 1)), alive=np.array([True, False, True, True]))
+    found = _within(seen, apart, limits).neighbours
+    assert [np.flatnonzero(row).tolist() for row in found[[0, 2, 3]]] == [[2], [3], [2]]
+
+
+def test_the_nearest_are_of_those_who_can_be_heard():
+    """The prey is often the nearest of all, and hunters of a side of their own still hear a hunter."""
+    side = {"comm": "commnet", "channel": "nearest=1"}
+    players = {name: Side("learner", "ippo", make_config("ippo", side)) for name in ("adversary", "agent")}
+    env = around(Sides(players), make("mpe/simple_tag"))
+    _, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 50))
+    heard = np.asarray(seen.neighbours)
+    assert (heard[:, :3, :3].sum(-1) == 1).all()
+    assert not heard[:, :3, 3].any()
+    config = make_config("ippo", {"comm": "commnet", "channel": "nearest=1,topology=ring"})
+    ring = around(config, make("mpe/simple_spread:N=6"))
+    _, seen = jax.vmap(ring.reset)(jax.random.split(jax.random.key(0), 50))
+    beside = np.abs(np.arange(6)[:, None] - np.arange(6)) % 4 == 1
+    assert (np.asarray(seen.neighbours).sum(-1) == 1).all()
+    assert not (np.asarray(seen.neighbours) & ~beside).any()

@@ -124,6 +124,26 @@ def test_a_damaged_file_of_pools_is_one_sentence(cli, tmp_path, change):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("change", [{"iterations": 10**12}, {"envs": 2**60}, {"episodes": 2**60}, {"meta": "best"}])
+def test_absurd_numbers_in_a_file_of_pools_are_one_sentence(cli, tmp_path, change):
+    terms = {"env": "games/kuhn", "oracle": "ippo", "oracle_steps": 10, "iterations": 2, "meta": "nash", "episodes": 1}
+    rest = {"envs": 1, "seed": 0, "settings": {}, "rounds": [], "payoffs": None}
+    (tmp_path / "pools.json").write_text(json.dumps({**terms, **rest, **change}))
+    status, _, err = cli("resume", tmp_path)
+    assert status == 2
+    assert next(iter(change)) in err
+    assert err.count("\n") == 1
+
+
+def test_pools_do_not_grow_in_a_run_of_several_seeds(cli, tmp_path):
+    (tmp_path / "seed_0").mkdir()
+    (tmp_path / "seed_0" / "config.json").write_text("{}")
+    status, _, err = cli("train", "psro", "games/kuhn", "--oracle", "ippo", "--out", tmp_path)
+    assert status == 2
+    assert "already holds a run" in err
+    assert not (tmp_path / "pools.json").exists()
+
+
 def test_code_that_a_file_of_pools_names_needs_trust(cli, tmp_path):
     terms = {"env": "python/own:Env", "oracle": "ippo", "oracle_steps": 10, "iterations": 2, "meta": "nash"}
     rest = {"episodes": 1, "envs": 1, "seed": 0, "settings": {"kernel": "own:Net"}, "rounds": [], "payoffs": None}
@@ -150,7 +170,7 @@ def test_the_command_learns_responses_where_nothing_can_be_enumerated(cli, tmp_p
     [
         (("games/kuhn", "--oracle", "ipo"), "There is no algorithm 'ipo'. Did you mean"),
         (("mpe/simple_spread", "--oracle", "ippo"), "are on one side"),
-        (("games/kuhn", "--oracle", "ippo", "--oracle-steps", 0), "oracle_steps must be at least 1"),
+        (("games/kuhn", "--oracle", "ippo", "--oracle-steps", 0), "oracle_steps must be from 1 to"),
     ],
 )
 def test_refusals_are_one_sentence_and_leave_nothing(cli, tmp_path, words, complaint):

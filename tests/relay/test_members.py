@@ -241,6 +241,9 @@ def test_every_kind_of_talk_runs_apart(tmp_path, case):
     near = np.random.default_rng(2).random((6, 3, 3)) < 0.5 if spec.neighbours else None
     found = play(one, members, seen, near=near)
     np.testing.assert_allclose(found, one.joint(seen, near=near, **channel), atol=1e-5)
+    if case == "nearest":
+        with pytest.raises(UsageError, match="hears the nearest alone: give neighbours"):
+            members[0].act(seen[0, 0])
     close(members)
 
 

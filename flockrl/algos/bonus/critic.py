@@ -51,7 +51,7 @@ class BonusCritic:
     def advantage(
         self, state: CriticState, rollout: Trajectory, bonus: Array, key: Array
     ) -> tuple[Array, CriticState, dict[str, Array]]:
-        """[T, B, N] advantages of bonuses with mean 0 and deviation 1, and the state after it."""
+        """[T, B, N] advantages of bonuses with mean 0 and a deviation of at most 1, and the state after it."""
         old, seen = state.scale, self._see(rollout.obs, rollout.state)
         last = self._see(rollout.next_obs[-1:], None if rollout.next_state is None else rollout.next_state[-1:])
         values = self._value(state.params, jnp.concatenate([seen, last])) * old.std + old.mean

@@ -79,7 +79,7 @@ def check_self_play(spec: EnvSpec, config: Any) -> None:
     if config.self_play == "average" and config.pool_share is not None:
         raise UsageError("With self_play average nobody meets past selves: leave out --pool-share.")
     if getattr(config, "comm", "none") != "none":
-        raise UsageError("Past selves do not talk to the present one: use self_play without comm.")
+        raise UsageError("Selves of different times do not understand each other: use self_play without comm.")
     if getattr(config, "death_mask", False):
         raise UsageError("self_play does not go together with death_mask: leave one of them out.")
 
