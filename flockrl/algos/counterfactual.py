@@ -7,7 +7,7 @@ Foerster et al. 2018 (arXiv 1705.08926).
 The critic of agent i reads the state, the agent's own observation and what the others did, and has an output for each
 own action: one pass tells them all. Its output is what is left of the value once the state's is taken off, so that
 Q_i = V_i(s) + output; it learns what is left of lambda returns, and begins near 0: as good as the state's value alone.
-It learns from half of the steps of a rollout, drawn at random, in as many gradient steps as the other networks make.
+It learns from a quarter of the steps of a rollout, drawn at random, in as many gradient steps as other networks make.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_choices(spec: EnvSpec) -> None:
 class ChoiceCritic:
     """One network per group. Holds what is static; its methods are pure. Parameters: an entry per group."""
 
-    part = 2
+    part = 4
     """One of how many steps of a rollout it learns from."""
 
     def __init__(self, spec: EnvSpec, config: Any, groups: Sequence[Group]):
