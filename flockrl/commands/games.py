@@ -28,6 +28,9 @@ class NotSolved(UsageError):
     status = 1
 
 
+MOST_ITERATIONS = 10**8
+
+
 @dataclass(frozen=True)
 class SolveFlags:
     """What `flockrl solve` takes."""
@@ -62,8 +65,9 @@ TREE = ("lp", "cfr", "cfr+", "psro", "fictitious")
 def solve(words: list[str]) -> int:
     about = "Solve a game. Whatever is called an equilibrium is printed with its regret."
     given = parse(SolveFlags, words, "flockrl solve", about)
-    if given.iterations < 1:
-        raise UsageError(f"iterations must be at least 1, not {given.iterations}.")
+    if not 1 <= given.iterations <= MOST_ITERATIONS:
+        bound = "at least 1" if given.iterations < 1 else f"at most {MOST_ITERATIONS:,}"
+        raise UsageError(f"iterations must be {bound}, not {given.iterations}.")
     if given.discount is not None and not 0 <= given.discount <= 1:
         raise UsageError(f"discount must be from 0 to 1, not {given.discount}.")
     if given.out is not None:

@@ -123,7 +123,7 @@ def _refuse_used(path: Path) -> None:
     if (path / POOLS).exists() and not (path / RESULT).exists():
         raise UsageError(f"{path} holds pools that were stopped: continue with `flockrl resume {path}`.")
     refuse_run(path)
-    if any((path / file).exists() for file in (RESULT, METRICS, POLICIES, POOLS)):
+    if any((path / file).exists() for file in (RESULT, METRICS, POLICIES, POOLS)) or any(path.glob("round_*")):
         raise UsageError(f"{path} already holds something: choose another --out.")
 
 

@@ -54,7 +54,7 @@ def load(name: str, what: str) -> Any:
     what: how errors call it, e.g. "script".
     """
     module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise UsageError(f"There is no {what} {name!r}: write it as package.module:name.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -65,6 +65,10 @@ def load(name: str, what: str) -> Any:
         missing = isinstance(error, ModuleNotFoundError)
         why = f"there is no module {error.name!r} to import" if missing else str(error)
         raise UsageError(f"There is no {what} {name!r}: {why}.") from error
+    except SyntaxError as error:
+        raise UsageError(f"There is no {what} {name!r}: {error.filename}, line {error.lineno}: {error.msg}.") from error
+    except SystemExit as error:
+        raise UsageError(f"There is no {what} {name!r}: the module {module} ends the program.") from error
     if not hasattr(found, attribute):
         raise UsageError(f"There is no {what} {name!r}: the module {module} has no {attribute!r}.")
     return getattr(found, attribute)

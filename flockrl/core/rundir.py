@@ -23,6 +23,8 @@ TRAINER = "trainer.json"
 """The configuration of a trainer."""
 LARGEST = 16 << 20
 """Bytes that a configuration or a result may have: those that runs write have a few thousand."""
+LONGEST_LOG = 1 << 30
+"""Bytes that the log points of a run may have."""
 EVALUATION = ("eval_return", "eval_return_std", "eval_episodes")
 """Numbers that every log point with an evaluation has."""
 
@@ -140,15 +142,26 @@ def per_side(row: Mapping[str, Any], what: str) -> dict[str, float]:
     return {name: x for name, x in found.items() if name not in ("std", "per_agent")}
 
 
+def read_file(path: Path, most: int = LARGEST) -> bytes:
+    """The bytes of a plain file of at most so many."""
+    try:
+        if not path.is_file() and path.exists():  # a device or a pipe may have no end
+            raise UsageError(f"Cannot read {path}: it is no file.")
+        with path.open("rb") as file:
+            found = file.read(most + 1)
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
+    if len(found) > most:
+        raise UsageError(f"Cannot read {path}: it is larger than {most >> 20} MB.")
+    return found
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The log points of a run. Lines that are none are skipped with a warning."""
     file = path / METRICS
-    try:
-        lines = file.read_bytes().splitlines()
-    except FileNotFoundError:
+    if not file.exists():
         return []
-    except OSError as error:
-        raise UsageError(f"Cannot read {file}: {error.strerror}.") from error
+    lines = read_file(file, LONGEST_LOG).splitlines()
     rows = [_log_point(line) for line in lines if line]
     good = [row for row in rows if row is not None]
     if len(good) < len(rows):
@@ -186,11 +199,7 @@ def finite(value: Any) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"Cannot read {path}: it is larger than {LARGEST >> 20} MB.")
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
+        content = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from error
     if not isinstance(content, dict):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.devices import spread
-from flockrl.core.errors import notice, reason
+from flockrl.core.errors import UsageError, notice, reason
 from flockrl.core.types import Actor, Algorithm, Array, EvalResult, PyTree, choose
 from flockrl.envs.api import Env, advance_batch, reset_batch
 from flockrl.envs.host.batch import HostBatch, words
@@ -24,6 +24,10 @@ from flockrl.rollouts.host import HostActor
 Evaluator = Callable[[PyTree, Array], tuple[Any, Any, Any]]
 HOST_ENVS = 16
 """Instances of a host environment that play evaluation episodes in parallel."""
+
+
+MOST_EPISODES = 10**6
+"""Episodes of one evaluation: they are played side by side."""
 
 
 def make_evaluator(algorithm: Algorithm | Actor, env: Env, episodes: int, explore: bool = False) -> Evaluator:
@@ -60,6 +64,8 @@ def make_player(
     algorithm: Algorithm | Actor, env: Env | Host, episodes: int, explore: bool = False, workers: int | None = None
 ) -> Evaluator:
     """A function like that of `make_evaluator`, ready to be called, for compiled and host environments."""
+    if episodes > MOST_EPISODES:
+        raise UsageError(f"episodes must be at most {MOST_EPISODES:,}, not {episodes}.")
     if not isinstance(env, Host):
         return jax.jit(make_evaluator(algorithm, env, episodes, explore))
     host, actor, instances = env, HostActor(algorithm, explore), min(HOST_ENVS, episodes)

@@ -114,7 +114,7 @@ class Gap(NamedTuple):
     @property
     def nash_conv(self) -> float:
         """The sum of all gains; 0 in an equilibrium and nowhere else."""
-        return float(self.gains.sum())
+        return max(float(self.gains.sum()), 0.0)
 
     @property
     def exploitability(self) -> float:

@@ -31,19 +31,27 @@ class Solution(NamedTuple):
     settled: bool
 
 
+PATIENCE = 500
+"""Rounds of value iteration in which values must come nearer to rest by a hundredth."""
+
+
 def minimax(game: MarkovGame, tolerance: float = 1e-10, rounds: int = 20_000) -> Solution:
     """Shapley's value iteration (1953) for two players of whom one gains what the other loses."""
     _only_zero_sum(game)
     value, change = np.zeros(game.states), np.inf
     stop = tolerance * (1 - game.discount) / max(game.discount, 1e-9) if game.discount < 1 else tolerance
     first = second = np.zeros(0)
-    count = 0
+    count, before = 0, np.inf
     while count < rounds:
         count += 1
         found, first, second = _stages(game, game.stage(np.stack([value, -value], 1)))
         change, value = float(np.abs(found - value).max()), found
         if change <= stop:
             break
+        if count % PATIENCE == 0:  # play that never ends is paid for ever
+            if change > 0.99 * before:
+                break
+            before = change
     return _certified(game, [first, second], count, change <= stop)
 
 

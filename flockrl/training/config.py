@@ -17,11 +17,16 @@ import jax
 from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_json
 from flockrl.core.errors import UsageError
 from flockrl.core.memory import parse_size
-from flockrl.core.rundir import CONFIG, read_json, write_json
+from flockrl.core.rundir import CONFIG, read_file, read_json, write_json
 from flockrl.core.settings import build
 from flockrl.envs.adapters.adapt import code_of as env_code
+from flockrl.evaluation.playing import MOST_EPISODES
 from flockrl.training.stages import curriculum_of
 from flockrl.training.trackers import names as tracker_names
+
+MOST = {"envs": 10**6, "eval_episodes": MOST_EPISODES}
+MOST_STEPS = 10**15
+"""The largest numbers that make sense: of environments, of episodes, and of steps."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,10 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} must be at least 1, not {value}.")
+            most = MOST.get(name, MOST_STEPS)
+            if value is not None and not 1 <= value <= most:
+                bound = "at least 1" if value < 1 else f"at most {most:,}"
+                raise UsageError(f"{name} must be {bound}, not {value}.")
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"workers must be at least 0, not {self.workers}.")
         if self.worker_timeout is not None and self.worker_timeout <= 0:
@@ -211,10 +218,8 @@ def write_choices(path: Path, chosen: Mapping[str, Any]) -> None:
 def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """A JSON or TOML file -> (train options, algorithm settings)."""
     try:
-        text = path.read_text()
+        text = read_file(path).decode()
         saved = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise UsageError(f"Cannot read the configuration {path}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The configuration {path} is not valid JSON or TOML: {error}.") from error
     if not isinstance(saved, dict):

@@ -12,14 +12,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
-from flockrl.core.lock import locked
-from flockrl.core.rundir import CHECKPOINTS, POOLS, RESULT, create, finite, read_json, write_json
+from flockrl.core.errors import CannotWrite, UsageError
+from flockrl.core.lock import LOCK, locked
+from flockrl.core.rundir import (
+    CHECKPOINTS,
+    CONFIG,
+    FAILURE,
+    METRICS,
+    POOLS,
+    RESULT,
+    create,
+    finite,
+    read_json,
+    write_json,
+)
 from flockrl.games.psro import Meta
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.interrupt import Interrupted
 from flockrl.training.run import Run
 from flockrl.training.train import resume
+
+BEGUN = (CONFIG, METRICS, CHECKPOINTS, FAILURE, LOCK)
+"""What stands in the directory of a run that has just begun."""
 
 
 class Terms(NamedTuple):
@@ -121,5 +135,19 @@ def left_off(path: Path, env: Any, trust: bool, anew: bool) -> Run | None:
     if begun:
         return resume(path, env, trust=trust)
     if anew:
-        shutil.rmtree(path)  # stopped before it saved what it begins with
+        _clear(path)
     return None
+
+
+def _clear(path: Path) -> None:
+    """Remove a run that was stopped before it saved what it begins with, and nothing else."""
+    found = sorted(path.iterdir())
+    odd = [file.name for file in found if file.name not in BEGUN or file.is_symlink()]
+    if path.is_symlink() or path.parent.is_symlink() or odd:
+        raise UsageError(f"{path} holds what no run wrote{f' ({odd[0]})' if odd else ''}: move it away.")
+    try:
+        for file in found:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        path.rmdir()
+    except OSError as error:
+        raise CannotWrite(f"Cannot remove {path}: {error.strerror}.") from error

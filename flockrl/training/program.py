@@ -16,10 +16,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.rollouts.compiled import Episodes
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.memory import check_programs
+
+MOST_ITERATIONS = 2**31 - 1
+"""They are counted in 32 bits."""
 
 
 class TrainState(NamedTuple):
@@ -88,6 +92,11 @@ def make_setting(config: RunConfig, spec: EnvSpec, make: Callable[..., Algorithm
     options = config.options
     iteration_steps = options.envs * config.config.rollout_steps
     iterations = math.ceil(options.steps / iteration_steps)
+    if iterations > MOST_ITERATIONS:
+        raise UsageError(
+            f"{options.steps:,} steps are {iterations:,} updates, more than {MOST_ITERATIONS:,}: lower --steps, or "
+            "raise --envs or --rollout-steps."
+        )
     algorithm = make(spec, envs=options.envs, updates=iterations)
     return Setting(spec, options, algorithm, iteration_steps, iterations)
 

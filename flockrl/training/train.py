@@ -32,6 +32,9 @@ from flockrl.training.setup import configure
 from flockrl.training.stages import Position, curriculum_of
 from flockrl.training.warm import begin
 
+MOST_SEEDS = 1_000
+"""Seeds of one run: their programs run one after the other, and their states stand side by side."""
+
 
 def train(
     algorithm: str | Mapping[str, Any],
@@ -88,13 +91,15 @@ def _train(
     if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
     title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
-    if seeds < 1:
-        raise UsageError(f"seeds must be at least 1, not {seeds}.")
+    if not 1 <= seeds <= MOST_SEEDS:
+        bound = "at least 1" if seeds < 1 else f"at most {MOST_SEEDS:,}"
+        raise UsageError(f"seeds must be {bound}, not {seeds}.")
     environment = environment if str(env).startswith("data/") else around(config, environment)
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
     source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)
     file = "" if record is None else str(Path(record).absolute())
-    if not source and (said := [word for word, text in changes.items() if text]):
+    changes_said = {**changes, "init_partly": init_partly}
+    if not source and (said := [word for word, value in changes_said.items() if value]):
         raise UsageError(f"{said[0]} changes what init_from takes over: name a run to begin with.")
     runs = [
         RunConfig(title, name, dataclasses.replace(options, seed=options.seed + i), config, source, file, **changes)

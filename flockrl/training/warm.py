@@ -90,7 +90,8 @@ def _require_kind(name: str, spec: EnvSpec) -> None:
     known = sorted({kind.name for entities in spec.entities for kind in entities.kinds})
     if name not in known:
         raise UsageError(
-            f"init_map: {spec.name} has no entities {name!r}, but {', '.join(known) or 'none that are described'}."
+            f"init_map: {spec.name} has no entities {name!r}"
+            + (f", but {', '.join(known)}." if known else "; it describes none.")
         )
 
 

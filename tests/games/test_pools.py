@@ -16,7 +16,7 @@ from flockrl.envs import make
 from flockrl.games.query import Examiner
 from flockrl.training import pools
 from flockrl.training.interrupt import Interrupted
-from flockrl.training.ledger import read_pools
+from flockrl.training.ledger import left_off, read_pools
 from flockrl.training.pools import _gain, learned_psro
 
 SMALL = {"hidden": (8,), "rollout_steps": 16, "lr": 0.02, "entropy": 0.0}
@@ -135,6 +135,24 @@ def test_absurd_numbers_in_a_file_of_pools_are_one_sentence(cli, tmp_path, chang
     assert err.count("\n") == 1
 
 
+def test_only_what_a_run_wrote_is_removed(tmp_path):
+    path = tmp_path / "round_1" / "agent_0"
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    (path / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"holds what no run wrote \(thesis.txt\): move it away"):
+        left_off(path, None, False, anew=True)
+    assert sorted(file.name for file in path.iterdir()) == ["checkpoints", "config.json", "thesis.txt"]
+    (path / "thesis.txt").unlink()
+    (tmp_path / "link").symlink_to(path.parent)
+    with pytest.raises(UsageError, match="no run wrote"):
+        left_off(tmp_path / "link" / "agent_0", None, False, anew=True)
+    assert left_off(path, None, False, anew=False) is None
+    assert path.exists()
+    assert left_off(path, None, False, anew=True) is None
+    assert not path.exists()
+
+
 def test_pools_do_not_grow_in_a_run_of_several_seeds(cli, tmp_path):
     (tmp_path / "seed_0").mkdir()
     (tmp_path / "seed_0" / "config.json").write_text("{}")
@@ -142,6 +160,10 @@ def test_pools_do_not_grow_in_a_run_of_several_seeds(cli, tmp_path):
     assert status == 2
     assert "already holds a run" in err
     assert not (tmp_path / "pools.json").exists()
+    (tmp_path / "other" / "round_1").mkdir(parents=True)
+    status, _, err = cli("train", "psro", "games/kuhn", "--oracle", "ippo", "--out", tmp_path / "other")
+    assert status == 2
+    assert "already holds something" in err
 
 
 def test_code_that_a_file_of_pools_names_needs_trust(cli, tmp_path):

@@ -29,6 +29,8 @@ def shaped(algorithm: Algorithm, spec: EnvSpec, config: Any, envs: int, updates:
     if not name:
         return algorithm
     potential: Potential = load(name, "potential")
+    if not callable(potential):
+        raise UsageError(f"The potential {name} must be a function, not {type(potential).__name__}.")
     settled: Any = settle(config, spec, envs, updates)[0]
 
     def update(state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:

@@ -125,7 +125,7 @@ class ParticleEnv:
     """A scenario as an environment: decodes actions, moves bodies, truncates after `max_cycles`."""
 
     def __init__(self, scenario: Scenario, max_cycles: int = 25, continuous_actions: bool = False):
-        at_least(scenario.name, 1, max_cycles=max_cycles)
+        at_least(scenario.name, 1, 10**9, max_cycles=max_cycles)
         self.scenario = scenario
         self.continuous = continuous_actions
         self.max_cycles = max_cycles

@@ -6,12 +6,16 @@ from numbers import Integral, Real
 
 from flockrl.core.errors import UsageError
 
+MOST = 10_000
+"""Bodies of one kind that a scenario may have: each is a value in Python before anything is compiled."""
 
-def at_least(scenario: str, least: int, **settings: int) -> None:
-    """Check whole numbers with a lower bound."""
+
+def at_least(scenario: str, least: int, most: int = MOST, /, **settings: int) -> None:
+    """Check whole numbers with a lower bound, and one that keeps what is built within reason."""
     for name, value in settings.items():
-        if not _whole(value) or value < least:
-            raise UsageError(f"mpe/{scenario}: {name} must be a whole number of at least {least}, not {value!r}.")
+        if not _whole(value) or not least <= value <= most:
+            bound = f"at most {most}" if _whole(value) and value > most else f"at least {least}"
+            raise UsageError(f"mpe/{scenario}: {name} must be a whole number of {bound}, not {value!r}.")
 
 
 def share(scenario: str, **settings: float) -> None:
