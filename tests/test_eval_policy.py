@@ -8,7 +8,7 @@ SIGNAL = "comm/signalling"
 def test_a_policy_of_an_environment_is_played(cli):
     status, out, _ = cli("eval", "--policy", "told", SIGNAL, "--episodes", 50)
     assert status == 0
-    assert f"told in {SIGNAL}: return 1.000 (mean over agents and 50 episodes)" in out
+    assert f"told in {SIGNAL}: return 1.000 ± 0.000 (mean over agents and 50 episodes; ± standard error)" in out
     assert "  success 1 ± 0\n" in out
     assert "leader 1.000, follower_0 1.000" in out
 

@@ -150,16 +150,16 @@ def _spec(run: Any, given: Any, result: Any) -> Any:
 
 
 def _tell(run: Any, result: Any, how: str = "", spec: Any = None) -> None:
-    """Returns, what the environment measures with its standard error, and the agents' own returns."""
+    """Returns and what the environment measures, both with standard errors over episodes, and the agents' returns."""
     from flockrl.training.figures import parties
 
     spec = spec or run.spec
-    print(f"{run.path}: return {result.mean:.3f} (mean over agents and {result.episodes} {how}episodes)")
+    over = f"mean over agents and {result.episodes} {how}episodes"
+    print(f"{run.path}: return {result.mean:.3f}{_error(result.returns.mean(1))} ({over}; \u00b1 standard error)")
     for name, own in parties(spec, run.config.config).items():
         print(f"  {name}: return {result.per_agent[list(own)].mean():.3f}")
     if result.measures:
-        each = ((n, x.mean(), x.std() / np.sqrt(len(x))) for n, x in result.measures.items())
-        print("  " + ", ".join(f"{name} {mean:.4g} ± {error:.2g}" for name, mean, error in each))
+        print("  " + ", ".join(f"{name} {x.mean():.4g}{_error(x, '.2g')}" for name, x in result.measures.items()))
     agents = ", ".join(f"{n} {x:.3f}" for n, x in zip(spec.agents[:SHOWN], result.per_agent, strict=False))
     agents += f" and {spec.num_agents - SHOWN} more" if spec.num_agents > SHOWN else ""
     print(f"  std {result.std:.3f}, episode length {result.lengths.mean():.1f}, per agent: {agents}")
@@ -209,7 +209,7 @@ def _against(runs: Sequence[Any], given: Any) -> int:
             result = match(players, run.env, episodes=given.episodes, seed=given.seed, explore=given.explore)
             scores.append([float(result.per_agent[list(own)].mean()) for own in spec.parties.values()])
             each = [result.returns[:, list(own)].mean(1) for own in spec.parties.values()]
-            told = ", ".join(f"{side} {x.mean():.3f}{_interval(x)}" for side, x in zip(spec.parties, each, strict=True))
+            told = ", ".join(f"{side} {x.mean():.3f}{_error(x)}" for side, x in zip(spec.parties, each, strict=True))
             print(f"{run.path} against {', '.join(f'{s}={p}' for s, p in other.items())}: {told}")
     if len(scores) > 1:
         means = np.mean(scores, axis=0)
@@ -218,11 +218,9 @@ def _against(runs: Sequence[Any], given: Any) -> int:
     return 0
 
 
-def _interval(returns: np.ndarray) -> str:
-    """How certain a mean over episodes [E] is, in words; nothing where there is one alone."""
-    from flockrl.training.respond import half_interval
-
-    return f" \u00b1 {half_interval(returns):.3f}" if len(returns) > 1 else ""
+def _error(each: np.ndarray, form: str = ".3f") -> str:
+    """The standard error of a mean over episodes [E], as it is printed; nothing where there is one alone."""
+    return f" \u00b1 {each.std(ddof=1) / np.sqrt(len(each)):{form}}" if len(each) > 1 else ""
 
 
 def export(words: list[str]) -> int:
