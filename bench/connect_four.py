@@ -8,6 +8,7 @@ A game is told apart from others by its last board, so that what repeats itself 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +21,13 @@ PART = 14
 """Cells of a board that one number holds, by powers of three."""
 
 
-def board_numbers(place) -> dict:
+def board_numbers(place: Any) -> dict[str, Any]:
     """The board of a place [6, 7] as three numbers."""
     parts = place.state.board.reshape(-1, PART) * 3 ** jnp.arange(PART)
     return {f"board_{i}": part.sum() for i, part in enumerate(parts)}
 
 
-def played(run: str, depth: int, opening: int, seat: int, games: int, sampled: bool, seed: int):
+def played(run: str, depth: int, opening: int, seat: int, games: int, sampled: bool, seed: int) -> tuple[Any, int]:
     """What the run got [games] in that seat, and how many different games there were."""
     env = make(f"games/connect_four:depth={depth},opening={opening}")
     env.measures = board_numbers
