@@ -13,7 +13,7 @@ from typing import Any
 
 from flockrl.core.errors import UsageError
 
-SETTINGS = ("kernel", "shaping")
+SETTINGS = ("kernel", "shaping", "sparring")
 """Settings of learners that name code."""
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
 

@@ -39,7 +39,8 @@ def told(number: int):
 
 
 def learner(how: str, **settings):
-    config = SimpleNamespace(self_play=how, **{"pool_size": 3, "pool_every": 1, "pool_share": 0.5, **settings})
+    usual = {"pool_size": 3, "pool_every": 1, "pool_share": 0.5, "sparring": "", "sparring_share": 0.5}
+    config = SimpleNamespace(self_play=how, **{**usual, **settings})
     return self_play(told(1), PENNIES, config, envs=ENVS, updates=10, draws=True)
 
 
@@ -131,6 +132,29 @@ def test_win_rates_and_ratings_by_hand():
     assert float(metrics["rating"]) == pytest.approx(16 + 32 * (0.75 - expected), abs=1e-4)
 
 
+def nine(spec, seen, key):
+    """A script that always does the same."""
+    return jnp.full(seen.obs.shape[:2], 9)
+
+
+def test_a_script_is_among_the_opponents_and_has_no_part_in_ratings():
+    algorithm = learner("uniform", pool_share=0.8, sparring=f"{__name__}:nine", sparring_share=0.75, pool_every=100)
+    state = algorithm.init(jax.random.key(0))
+    trajectory = rollout(algorithm, state, lambda own: jnp.where(own, 1.0, -1.0))
+    own, rival = np.asarray(trajectory.extras["own"]), np.asarray(trajectory.extras["rival"])[..., 0]
+    script, action = rival == 3, np.asarray(trajectory.action)
+    assert script.mean() == pytest.approx(0.8 * 0.75, abs=0.15), "it comes after a pool of three"
+    assert (own[script].sum(-1) == 1).all()
+    assert ((action == 9) == (script[..., None] & ~own)).all(), "it plays its seat and no other"
+    state, metrics = algorithm.update(state, trajectory, jax.random.key(0))
+    assert float(metrics["sparring_win_rate"]) == 1
+    assert float(state.pool.games.sum()) == (rival[0] == 0).sum(), "of the episodes that are known to have ended"
+    lost = rollout(algorithm, state, lambda own: jnp.where(own, -1.0, 1.0))
+    _, metrics = algorithm.update(state, lost, jax.random.key(0))
+    first, second = script[1].sum(), (np.asarray(lost.extras["rival"])[0, :, 0] == 3).sum()
+    assert float(metrics["sparring_win_rate"]) == pytest.approx(first / (first + second))
+
+
 def test_hard_opponents_are_met_more_often():
     algorithm = learner("prioritised")
     state = algorithm.init(jax.random.key(0))
@@ -202,6 +226,9 @@ def test_a_mixture_draws_once_per_episode():
         ("commnet", "games/kuhn", {}, "use self_play without comm"),
         ({"agent_0": "ippo", "agent_1": "random"}, "games/kuhn", None, "needs one algorithm for all sides"),
         ("ippo", "games/kuhn", {"pool_share": 2.0}, "pool_share must be"),
+        ("ippo", "games/kuhn", {"sparring": "a:b", "self_play": "average"}, "sparring needs a self_play that meets"),
+        ("ippo", "games/kuhn", {"sparring": "a:b", "sparring_share": 0.0}, "sparring_share must be above 0"),
+        ("ippo", "games/kuhn", {"sparring": "nowhere.at_all:play"}, "nowhere.at_all"),
     ],
 )
 def test_what_does_not_go_together_is_refused(algorithm, env, settings, words, tmp_path):

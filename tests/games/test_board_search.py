@@ -7,7 +7,8 @@ import pytest
 
 import flockrl
 from flockrl.envs import make
-from flockrl.envs.games.search import LATER, LINES, WORTH, column_values, search
+from flockrl.envs.games.boards import BoardState
+from flockrl.envs.games.search import LATER, LINES, WORTH, column_values, depth_2, search
 
 jitted = jax.jit(column_values, static_argnums=2)
 
@@ -100,6 +101,17 @@ def test_it_takes_a_win_and_hinders_one():
     stones = (jnp.asarray(board.ravel() == stone) for stone in (1, 2))
     column = jax.jit(search, static_argnums=2)(*stones, 2, jax.random.key(0))
     assert int(column) == 3, "nothing else stops the other"
+
+
+def test_as_a_script_it_sees_what_the_players_see():
+    env = make("games/connect_four")
+    boards = np.stack([position(seed, stones) for seed in range(3) for stones in (8, 16)])
+    seen = jax.vmap(lambda board: env.observe(BoardState(board, jnp.int32(0))))(jnp.asarray(boards))
+    columns = np.asarray(jax.jit(depth_2, static_argnums=0)(None, seen, jax.random.key(0)))
+    for board, chosen in zip(boards, columns, strict=True):
+        for stone, column in zip((1, 2), chosen, strict=True):
+            scores = values(board if stone == 1 else np.where(board > 0, 3 - board, 0), 2)
+            assert scores[column] == pytest.approx(scores.max())
 
 
 def test_depths_have_bounds():

@@ -106,6 +106,38 @@ def test_connect_four():
     assert ConnectFour().size == 2 + 84
 
 
+def test_openings_of_connect_four():
+    rules = make("games/connect_four:opening=6").rules
+    assert rules.odds(rules.start()).tolist() == pytest.approx([6 / 7 / 7] * 7 + [1 / 7])
+    env = make("games/connect_four:opening=2")
+    place, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 3000))
+    board, stones = np.asarray(place.state.board), np.asarray(place.state.board > 0).sum((1, 2))
+    assert np.bincount(stones) / 3000 == pytest.approx([1 / 3] * 3, abs=0.05), "every number is as likely"
+    assert ((board == 1).sum((1, 2)) == (stones + 1) // 2).all(), "in turn"
+    assert (np.diff((board > 0).astype(int), axis=1) >= 0).all(), "no stone hangs in the air"
+    assert np.bincount(board[stones == 1].sum(1).argmax(1)) / (stones == 1).sum() == pytest.approx(
+        [1 / 7] * 7, abs=0.05
+    )
+    assert (np.asarray(seen.avail)[:, :, :7].all(2) == (stones[:, None] % 2 == np.arange(2))).all(), "then who is next"
+    assert np.asarray(place.state.begun).all()
+    assert np.asarray(make("games/connect_four").reset(KEY)[0].state.board).sum() == 0
+    with pytest.raises(UsageError, match="opening of games/connect_four must be from 0 to 6 stones, not 7"):
+        make("games/connect_four:opening=7")
+
+
+def test_a_mirror_is_a_symmetry_of_connect_four():
+    env, moves = make("games/connect_four"), [3, 2, 2, 0, 6, 6, 5]
+    drawn = jax.vmap(env.symmetries)(jax.random.split(KEY, 40))
+    kinds = np.unique(np.concatenate([drawn.obs, drawn.action], 1), axis=0)
+    assert len(kinds) == 2, "the board as it is, and in a mirror"
+    obs, action = kinds[1][:86], kinds[1][86:]
+    assert action.tolist() == [6, 5, 4, 3, 2, 1, 0, 7]
+    seen, other = play(env, *moves)[1], play(env, *action[moves])[1]
+    assert (np.asarray(other.obs)[:, obs] == np.asarray(seen.obs)).all()
+    assert (np.asarray(other.avail)[:, action] == np.asarray(seen.avail)).all()
+    assert not hasattr(make("games/tic_tac_toe"), "symmetries")
+
+
 @pytest.mark.parametrize(
     "cells", [[(2, 1), (3, 2), (4, 3), (5, 4)], [(0, 6), (1, 5), (2, 4), (3, 3)], [(5, 3), (5, 4), (5, 5), (5, 6)]]
 )

@@ -119,3 +119,21 @@ def test_tic_tac_toe_learned_from_itself_never_loses(tmp_path):
     assert [lines_lost(policy, player) for player in (0, 1)] == [0, 0]
     gap = flockrl.exploit(run, sampled=False)
     assert gap.values + gap.gains == pytest.approx([0, 0]), "a best response draws"
+
+
+@pytest.mark.slow
+def test_sparring_teaches_to_beat_the_search_at_connect_four(tmp_path):
+    """One network for both seats against the search that looks two moves ahead, from the empty board. Self-play alone
+    loses nearly all of these games after more steps than these."""
+    settings = {"self_play": "latest", "pool_size": 2, "pool_share": 0.85, "sparring_share": 0.9, "entropy": 0.02}
+    settings |= {"envs": 128, "rollout_steps": 32, "epochs": 2, "minibatches": 8, "lr": 1e-3, "gae_lambda": 0.95}
+    settings |= {"hidden": (128, 128), "activation": "relu", "steps": 800_000, "eval_episodes": 2}
+    script = "flockrl.envs.games.search:depth_2"
+    run = flockrl.train("ippo", "games/connect_four", sparring=script, out=tmp_path / "run", **settings)
+    with pytest.raises(flockrl.UsageError, match="names code that would be imported"):
+        flockrl.Run(run.path)
+    got = []
+    for seat in (0, 1):
+        players = {f"agent_{seat}": run, f"agent_{1 - seat}": "search"}
+        got.append(flockrl.match(players, "games/connect_four:depth=2", episodes=100).per_agent[seat])
+    assert sum(got) / 2 > 0.2, got

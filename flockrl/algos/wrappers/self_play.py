@@ -4,7 +4,8 @@ Which side the learner has and whom it meets is drawn as an episode begins, in e
 ends. In fictitious self-play (Heinrich et al. 2015) the learner answers the mixture of all past selves, and the policy
 that leaves is this mixture; with `average` it plays itself alone, and the policy is the mixture all the same. The
 learner learns from its own seats alone: the others count as dead (`Trajectory.alive`), which every learner understands.
-Win rates follow from who got the larger return; ratings are Elo's, and the first self has 0.
+Win rates follow from who got the larger return; ratings are Elo's, and the first self has 0. A script may be among the
+opponents (`sparring`); it has no rating.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.algos.opponents import models_opponents, note_moves
+from flockrl.algos.sides import scripted
+from flockrl.core.code import load
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in, uniform
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Mixture, Observation, PyTree, Trajectory
@@ -101,6 +104,7 @@ class _SelfPlay:
         self.every = config.pool_every or -(-updates // (times * config.pool_size))
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
         self.side = seat_numbers(spec)
+        self.script = scripted(spec, load(config.sparring, "script")) if config.sparring else None
 
     def algorithm(self) -> Algorithm:
         note = f"past selves: up to {self.size}, one more every {self.every} updates"
@@ -142,7 +146,10 @@ class _SelfPlay:
     # Acting in training
 
     def practice_params(self, state: SelfPlayState) -> PyTree:
-        return {"own": self.inner.params(state.learner), "pool": state.pool.params, "odds": self.odds(state.pool)}
+        odds = self.odds(state.pool)
+        if self.script is not None:  # it comes after the pool
+            odds = jnp.append((1 - self.config.sparring_share) * odds, self.config.sparring_share)
+        return {"own": self.inner.params(state.learner), "pool": state.pool.params, "odds": odds}
 
     def odds(self, pool: Pool) -> Array:
         """[K] with which probability each past self is the opponent."""
@@ -169,8 +176,13 @@ class _SelfPlay:
     def _past(
         self, pool: PyTree, seen: Observation, memory: PyTree, who: Array, key: Array, explore: bool
     ) -> tuple[Array, PyTree, dict[str, Array]]:
-        """What the chosen past self of each environment does."""
-        return one_of(self.inner, pool, seen, memory, jnp.maximum(who, 0), key, explore and self.draws)
+        """What the chosen past self, or the script, of each environment does."""
+        past = jnp.clip(who, 0, self.size - 1)
+        action, after, noted = one_of(self.inner, pool, seen, memory, past, key, explore and self.draws)
+        if self.script is not None:
+            own = self.script.act((), seen, (), jax.random.fold_in(key, 1), explore)[0]
+            action = jnp.where((who == self.size).reshape(-1, *(1,) * (action.ndim - 1)), own, action)
+        return action, after, noted
 
     # Learning
 
@@ -182,9 +194,11 @@ class _SelfPlay:
             learns, own, rival = lesson(self.spec, self.config, trajectory)
             learner, metrics = self.inner.update(state.learner, learns, key)
             lead = ahead(trajectory.reward, own)
-            running, wins, games = results(running, trajectory.first, lead, rival, self.size)
-            pool = _rated(pool, wins, games)
+            running, wins, games = results(running, trajectory.first, lead, rival, self.size + 1)
+            pool = _rated(pool, wins[:-1], games[:-1])
             told = {"win_rate": pool.wins.sum() / jnp.maximum(pool.games.sum(), 1e-6), "rating": pool.rating}
+            if self.script is not None:  # in this rollout alone; 1/2 where no such game ended
+                told["sparring_win_rate"] = jnp.where(games[-1] > 0, wins[-1] / jnp.maximum(games[-1], 1), 0.5)
         updates = state.updates + 1
         joins = updates % self.every == 0
         pool = jax.lax.cond(joins, lambda: _joined(pool, self.inner.params(learner)), lambda: pool)

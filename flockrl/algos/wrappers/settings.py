@@ -10,6 +10,8 @@ from flockrl.core.errors import UsageError
 from flockrl.core.settings import Part
 
 SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "average", "league", "population"]
+MEETING = ("latest", "uniform", "prioritised", "fictitious")
+"""Kinds in which one learner meets past selves."""
 MAIN, EXPLOITER, RAIDER, PARTNER = "main", "main exploiter", "league exploiter", "partner"
 """What the learners of a league or a population are there for, see `league`."""
 
@@ -83,6 +85,11 @@ class PracticeConfig(Part):
     pool_share: float | None = None
     """Part of the episodes against past selves; in the others the present self plays, and learns, for all sides. By
     default 0.5, or 1 in fictitious self-play."""
+    sparring: str = ""
+    """A script, package.module:function, that is among the opponents of self-play besides past selves. Code of yours;
+    by default there is none."""
+    sparring_share: float = 0.5
+    """Part of the episodes against past selves that the script plays instead."""
     other_play: bool = False
     """Let agents have names of their own for what is alike (the environment's symmetries) in each episode, so that they
     learn to play with partners whom they never met."""
@@ -102,5 +109,9 @@ class PracticeConfig(Part):
             raise UsageError(f"pool_every must be at least 1, not {self.pool_every}.")
         if self.pool_share is not None and not 0 < self.pool_share <= 1:
             raise UsageError(f"pool_share must be above 0 and at most 1, not {self.pool_share}.")
+        if self.sparring and self.self_play not in MEETING:
+            raise UsageError(f"sparring needs a self_play that meets others: one of {', '.join(MEETING)}.")
+        if not 0 < self.sparring_share <= 1:
+            raise UsageError(f"sparring_share must be above 0 and at most 1, not {self.sparring_share}.")
         if self.adversary:
             parse_attack(self.adversary)

@@ -30,8 +30,8 @@ def tic_tac_toe() -> RulesEnv:
     return RulesEnv(TicTacToe())
 
 
-def connect_four(depth: int = 4) -> RulesEnv:
-    return RulesEnv(ConnectFour(depth))
+def connect_four(depth: int = 4, opening: int = 0) -> RulesEnv:
+    return RulesEnv(ConnectFour(depth, opening))
 
 
 def soccer() -> RulesEnv:

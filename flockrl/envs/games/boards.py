@@ -5,20 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Observation
+from flockrl.envs.api import Renaming
 from flockrl.envs.games.rules import Rules, seats, versus
 from flockrl.envs.games.search import DEEPEST, search
 
+MOST_OPENING = 6
+"""The most stones of an opening: nobody can have four of them."""
+
 
 class BoardState(NamedTuple):
-    """board: [H, W] 0 empty, 1 and 2 the players' stones; winner: 1, 2, or 0 while nobody has won."""
+    """board: [H, W] 0 empty, 1 and 2 the players' stones; winner: 1, 2, or 0 while nobody has won; begun: whether the
+    players move, or chance still does."""
 
     board: Array
     winner: Array
+    begun: Array | bool = True
 
 
 class Board(Rules):
@@ -97,10 +104,45 @@ class TicTacToe(Board):
 
 class ConnectFour(Board):
     """Connect four on six rows and seven columns: action i drops a stone into column i. The player who begins wins with
-    perfect play. The policy `search` that comes with it looks `depth` moves ahead."""
+    perfect play. The policy `search` that comes with it looks `depth` moves ahead. A game begins with up to `opening`
+    stones that chance drops, in turn for both players: every number of them is as likely, and every free column."""
 
     name = "games/connect_four"
     height, width, line, choices = 6, 7, 4, 7
+
+    def __init__(self, depth: int = 4, opening: int = 0):
+        if not 1 <= depth <= DEEPEST:
+            raise UsageError(f"depth of {self.name} must be from 1 to {DEEPEST} moves, not {depth}.")
+        if not 0 <= opening <= MOST_OPENING:
+            raise UsageError(f"opening of {self.name} must be from 0 to {MOST_OPENING} stones, not {opening}.")
+        self.policies = {"search": partial(self._search, depth)}
+        self.opening = opening
+        self.outcomes, self.draws = (self.width + 1, opening + 1) if opening else (0, 0)
+
+    def start(self) -> BoardState:
+        return super().start()._replace(begun=jnp.bool_(not self.opening))
+
+    def movers(self, state: BoardState) -> Array:
+        return super().movers(state) & state.begun
+
+    def odds(self, state: BoardState) -> Array:
+        """Of a stone in each column, and of no more, such that every number of stones is as likely."""
+        free = state.board[0] == 0
+        enough = 1 / (self.opening + 1 - (state.board > 0).sum())
+        return jnp.append((1 - enough) * free / free.sum(), enough)
+
+    def draw(self, state: BoardState, outcome: Array) -> tuple[BoardState, Array]:
+        board = jnp.where(self._put(state, outcome), self._player(state) + 1, state.board)
+        return state._replace(board=board, begun=outcome == self.width), jnp.zeros(2)
+
+    def symmetries(self, key: Array) -> Renaming:
+        """The board as it is, or in a mirror."""
+        columns = jnp.where(jax.random.bernoulli(key), jnp.arange(7)[::-1], jnp.arange(7))
+        stones = 2 + (np.arange(12) * 7)[:, None] + columns  # rows of one's own board, then of the other's
+        return Renaming(
+            jnp.concatenate([jnp.arange(2), stones.reshape(-1)]).astype(jnp.int32),
+            jnp.append(columns, self.choices).astype(jnp.int32),
+        )
 
     def legal(self, state: BoardState) -> Array:
         return jnp.broadcast_to(state.board[0] == 0, (2, 7))
@@ -108,11 +150,6 @@ class ConnectFour(Board):
     def _put(self, state: BoardState, action: Array) -> Array:
         row = (state.board == 0).sum(0) - 1  # row 0 is the top
         return (np.arange(6)[:, None] == row) & (np.arange(7) == action)
-
-    def __init__(self, depth: int = 4):
-        if not 1 <= depth <= DEEPEST:
-            raise UsageError(f"depth of games/connect_four must be from 1 to {DEEPEST} moves, not {depth}.")
-        self.policies = {"search": partial(self._search, depth)}
 
     def _search(self, depth: int, place: Any, seen: Observation, key: Array) -> Array:
         """The move of the player whose turn it is; the other waits."""

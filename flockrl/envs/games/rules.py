@@ -26,6 +26,7 @@ class Rules:
     draw(state, outcome) -> (state, reward [N])
     over(state) -> bool
     see(state) -> [N, O]: what each player knows, as numbers from 0 to 1.
+    symmetries(key) -> Renaming: where a game has any, see `envs.api`.
     """
 
     name: str
@@ -93,6 +94,8 @@ class RulesEnv:
 
     def __init__(self, rules: Rules):
         self.rules, self.policies = rules, rules.policies
+        if hasattr(rules, "symmetries"):
+            self.symmetries = rules.symmetries
         names = tuple(f"agent_{i}" for i in range(rules.players))
         self.spec = EnvSpec(
             name=rules.name,

@@ -6,13 +6,14 @@ still open to one player alone. Moves of equal value are drawn from.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.types import Array
+from flockrl.core.types import Array, Observation
 
 HEIGHT, WIDTH, LINE = 6, 7, 4
 WORTH = np.array([0.0, 0.001, 0.004, 0.012, 0.0], np.float32)
@@ -55,6 +56,21 @@ def search(own: Array, other: Array, depth: int, key: Array) -> Array:
     scores = column_values(own, other, depth)
     best = scores >= scores.max() - 1e-6
     return jax.random.categorical(key, jnp.where(best, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+def _player(depth: int) -> Callable[[Any, Observation, Array], Array]:
+    """The search as a script, which sees no more than the agents do: [B, n] columns, also for those who wait."""
+
+    def play(spec: Any, seen: Observation, key: Array) -> Array:
+        own, other = jnp.split(seen.obs[..., -2 * HEIGHT * WIDTH :] > 0.5, 2, -1)
+        every = jax.vmap(jax.vmap(lambda own, other, key: search(own, other, depth, key)))
+        return every(own, other, jax.random.split(key, own.shape[:2]))
+
+    return play
+
+
+depth_1, depth_2, depth_3, depth_4, depth_5 = map(_player, range(1, DEEPEST + 1))
+"""Opponents to train against, as in `agent_1=flockrl.envs.games.search:depth_2`."""
 
 
 def column_values(own: Array, other: Array, depth: int) -> Array:
