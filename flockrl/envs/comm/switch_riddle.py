@@ -127,8 +127,8 @@ class SwitchRiddle:
     def _one_bit(self, state: Prison, seen: Observation, key: Array) -> Array:
         """The switch says whether the number of those who have been in is odd: who is new turns it, others leave it.
 
-        Of three, the third is new and finds an even number: the oracle's return. Of four, an even number on the last day
-        is nearly always 4 and not 2: 0.7748. Each needs to know only the day, the switch, and whether it has been in.
+        Of three, the third is new and finds an even number: the oracle's return. Of four, an even number on the last
+        day is nearly always 4 and not 2: 0.7748. Each needs to know only the day, the switch, and whether it was in.
         """
         new, last = ~state.been, state.t == self.days - 1
         odd = new ^ (state.switch > 0)
