@@ -137,6 +137,11 @@ def nine(spec, seen, key):
     return jnp.full(seen.obs.shape[:2], 9)
 
 
+def anything(spec, seen, key):
+    """A script that draws."""
+    return jax.random.randint(key, seen.obs.shape[:2], 0, spec.action_size)
+
+
 def test_a_script_is_among_the_opponents_and_has_no_part_in_ratings():
     algorithm = learner("uniform", pool_share=0.8, sparring=f"{__name__}:nine", sparring_share=0.75, pool_every=100)
     state = algorithm.init(jax.random.key(0))
@@ -259,15 +264,18 @@ SHORT |= {"checkpoint_every": 1024, "pool_every": 3, "pool_size": 2}
 def test_a_stopped_and_resumed_run_equals_one_that_was_not_stopped(how, tmp_path):
     """Pool, win rates, ratings and who is being played are part of the state."""
     settings = {**SHORT, "self_play": how, "memory": "gru", "memory_size": 8}
+    if how == "prioritised":
+        settings["sparring"] = f"{__name__}:anything"
     whole = flockrl.train("ippo", "games/leduc", out=tmp_path / "whole", **settings)
     with pytest.raises(Interrupted):
         flockrl.train("ippo", "games/leduc", out=tmp_path / "cut", callbacks=[StopAt(2560)], **settings)
-    resumed = flockrl.resume(tmp_path / "cut")
+    resumed = flockrl.resume(tmp_path / "cut", trust=True)
     pairs = zip(*(jax.tree.leaves(run.state()) for run in (whole, resumed)), strict=True)
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
     assert int(whole.state().learner.pool.joined) == 1 + 40 // 3
     told = [run.metrics()[-1] for run in (whole, resumed)]
-    for name in ("eval_nash_conv", "pool", *(() if how == "average" else ("rating", "win_rate"))):
+    more = {"average": (), "prioritised": ("rating", "win_rate", "sparring_win_rate")}
+    for name in ("eval_nash_conv", "pool", *more.get(how, ("rating", "win_rate"))):
         assert told[0][name] == told[1][name]
     assert whole.config.config.share == "all", "seats with equal spaces share parameters"
 

@@ -40,6 +40,8 @@ def test_they_keep_the_contract(name):
         ("levers:n=0", "n must be a whole number from 2 to 100"),
         ("levers:ids=100000000", "ids must be a whole number from 1 to 10000"),
         ("switch_riddle:n=2", "n must be a whole number from 3 to 20"),
+        ("switch_riddle:n=4,places=3", "places must be a whole number from 4 to 20"),
+        ("switch_riddle:penalty=-1", "penalty must lie between 0 and 100"),
         ("traffic_junction:difficulty=hrad", "Did you mean hard"),
         ("traffic_junction:difficulty=3", "Choose from: easy, hard, medium"),
         ("traffic_junction:vision=2", "there is no vision=2"),
@@ -172,11 +174,18 @@ def test_without_the_bit_today_hears_yesterday():
     assert days[-1][1:] == (-1.0, True)
 
 
+def test_networks_of_three_prisoners_fit_four():
+    three, four = (make(f"comm/switch_riddle:n={n},places=4") for n in (3, 4))
+    assert three.spec.obs_size == four.spec.obs_size == make("comm/switch_riddle:n=4").spec.obs_size
+    np.testing.assert_array_equal(three.reset(KEY)[1].obs[:, -4:], np.eye(3, 4))
+
+
 @pytest.mark.parametrize(
     ("name", "policy", "wins"),
     [
         ("n=3", "oracle", 540 / 729), ("n=3", "tell_last_day", 0.481481), ("n=3", "one_bit", 540 / 729),
         ("n=3,bit=false", "oracle", 540 / 729), ("n=4", "oracle", 818520 / 4**10), ("n=4", "tell_last_day", 0.561203),
+        ("n=4", "one_bit", 812388 / 4**10), ("n=4,penalty=3", "tell_last_day", 4 * 818520 / 4**10 - 3),
     ],
 )  # fmt: skip
 def test_the_riddle_is_worth_what_counting_says(name, policy, wins):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.settings import whole
+from flockrl.envs.settings import between, whole
 
 NOBODY = -1
 
@@ -41,24 +41,32 @@ class SwitchRiddle:
     they are 0 (nothing) and 1 (tell), and messages have to do: today's visitor perceives yesterday's, and nobody else
     perceives anybody (`Observation.neighbours`). Who is outside can only do 0. An agent observes [whether it is in the
     room, with the bit: the switch or 0 outside, the one-hot of its last action, the one-hot of its own number].
+    `penalty` is what telling too early costs, 1 in the riddle; a curriculum may begin with more. `places` is the width
+    of the last one-hot, n by default: with the same width, networks of a few prisoners fit more of them.
 
     `best` is what telling at the right moment earns, exactly: 540/729 for three, 818520/1048576 for four.
     """
 
-    def __init__(self, n: int = 3, bit: bool = True):
+    tunable = ("penalty",)
+
+    def __init__(self, n: int = 3, bit: bool = True, penalty: float = 1.0, places: int | None = None):
         whole("comm/switch_riddle", 3, 20, n=n)
-        self.n, self.bit, self.days, self.actions = n, bit, 4 * n - 6, 2 + bit
+        places = n if places is None else places
+        whole("comm/switch_riddle", n, 20, places=places)
+        between("comm/switch_riddle", 0, 100, penalty=penalty)
+        self.n, self.bit, self.penalty, self.days, self.actions = n, bit, penalty, 4 * n - 6, 2 + bit
+        self.numbers = np.eye(n, places, dtype=bool)
         self.best = sum((-1) ** k * comb(n, k) * (n - k) ** self.days for k in range(n)) / n**self.days
         self.spec = EnvSpec(
             name="comm/switch_riddle",
             agents=tuple(f"prisoner_{i}" for i in range(n)),
-            observations=(Box((1 + bit + self.actions + n,), 0.0, 1.0),) * n,
+            observations=(Box((1 + bit + self.actions + places,), 0.0, 1.0),) * n,
             actions=(Discrete(self.actions),) * n,
             max_steps=self.days,
             neighbours=not bit,
         )
         self.policies = {"tell_last_day": self._tell_last_day, "oracle": self._oracle}
-        if bit and n == 3:
+        if bit and n <= 4:
             self.policies["one_bit"] = self._one_bit
 
     def reset(self, key: Array) -> tuple[Prison, Observation]:
@@ -75,7 +83,8 @@ class SwitchRiddle:
         switch = jnp.where(tells, state.switch, done)
         state = Prison(state.t + 1, self._draw(key), state.room, been, switch, action, told)
         over = tells | (state.t >= self.days)
-        reward = jnp.broadcast_to(told.astype(jnp.float32), self.n)
+        paid = jnp.where(told < 0, -self.penalty, told.astype(jnp.float32))
+        reward = jnp.broadcast_to(paid, self.n)
         return state, self._observe(state), reward, over, jnp.bool_(False)
 
     def measures(self, state: Prison) -> dict[str, Array]:
@@ -96,7 +105,7 @@ class SwitchRiddle:
     def _observe(self, state: Prison) -> Observation:
         inside, each = self._inside(state), np.arange(self.n)
         parts = [inside[:, None], (inside & (state.switch > 0))[:, None]] if self.bit else [inside[:, None]]
-        parts += [state.last[:, None] == np.arange(self.actions), jnp.asarray(np.eye(self.n, dtype=bool))]
+        parts += [state.last[:, None] == np.arange(self.actions), jnp.asarray(self.numbers)]
         obs = jnp.concatenate(parts, -1).astype(jnp.float32)
         avail = inside[:, None] | (np.arange(self.actions) == 0)
         heard = None if self.bit else inside[:, None] & (state.before == each)
@@ -116,8 +125,12 @@ class SwitchRiddle:
         return self._tell((state.been | self._inside(state)).all())
 
     def _one_bit(self, state: Prison, seen: Observation, key: Array) -> Array:
-        """For three: the switch says that two have been in, so that whoever is new and finds it on tells. Each needs to
-        know only the day, the switch, and whether it has been in: the oracle's return with one bit."""
-        new = ~state.been
-        second = new & (state.t > 0) | (state.switch > 0)
-        return jnp.where(new & (state.switch > 0), 2, second.astype(jnp.int32))
+        """The switch says whether the number of those who have been in is odd: who is new turns it, others leave it.
+
+        Of three, the third is new and finds an even number: the oracle's return. Of four, an even number on the last
+        day is nearly always 4 and not 2: 0.7748. Each needs to know only the day, the switch, and whether it was in.
+        """
+        new, last = ~state.been, state.t == self.days - 1
+        odd = new ^ (state.switch > 0)
+        all_in = new & odd & (state.t > 0) if self.n == 3 else last & ~odd
+        return jnp.where(all_in, 2, odd.astype(jnp.int32))
