@@ -40,14 +40,13 @@ MMD = {
 LEAGUE = {"self_play": "league", "pool_size": 24}
 COMA = {**CENTRAL, "credit": "counterfactual"}
 A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
-OFTEN = {**A2C, "rollout_steps": 5}  # each rollout is used once: short ones give more gradient steps
 
 PRESETS: dict[str, Preset] = {
     "ppo": Preset("ppo", OWN, "proximal policy optimisation for one agent", "ippo or mappo"),
     "ippo": Preset("ppo", OWN, "independent PPO: every critic sees its agent's observation"),
     "mappo": Preset("ppo", CENTRAL, "multi-agent PPO: critics see the global state"),
-    "ia2c": Preset("ppo", {**OWN, **OFTEN}, "independent advantage actor-critic"),
-    "maa2c": Preset("ppo", {**CENTRAL, **OFTEN}, "advantage actor-critic with central critics"),
+    "ia2c": Preset("ppo", {**OWN, **A2C, "rollout_steps": 5}, "independent advantage actor-critic"),
+    "maa2c": Preset("ppo", {**CENTRAL, **A2C}, "advantage actor-critic with central critics"),
     "happo": Preset("happo", {}, "PPO for agents that share nothing, one after the other"),
     "haa2c": Preset("happo", A2C, "advantage actor-critic for agents that share nothing, one after the other"),
     "hatrpo": Preset("hatrpo", {"entropy": 0.0}, "trust regions for agents that share nothing, one after the other"),
