@@ -274,7 +274,7 @@ class QLearner(ReplayLearner):
         begins = jnp.concatenate([seen.first[1:], jnp.zeros_like(seen.first[:1])])
         return Columns(reward, terminated, over | begins[..., None], weight.astype(jnp.float32))
 
-    def _team_reward(self, reward: Array, team: Array) -> Array:
+    def _team_reward(self, reward: Array, team: np.ndarray) -> Array:
         """[T, b] what a team earned, of its agents' rewards [T, b, N]."""
         earned = total(reward[..., team])
         return earned / len(team) if self.config.of_mixer("team_reward") == "mean" else earned
