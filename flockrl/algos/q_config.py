@@ -14,7 +14,7 @@ Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
 
 
 MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
-    "team_reward": ("mean", ("sum", "monotonic", "qplex", "weighted", "qtran")),
+    "team_reward": ("mean", ("none", "sum", "monotonic", "qplex", "weighted", "qtran")),
     "mixer_size": (32, ("monotonic", "weighted")),
     "hyper_size": (64, ("monotonic", "weighted", "qplex")),
     "weighting": ("optimistic", ("weighted",)),
@@ -34,7 +34,8 @@ class QConfig(ReplayConfig):
     mixer: Mixer = "none"
     """How the team's value is made of the agents': none (IQL), sum (VDN), monotonic (QMIX), qplex, weighted, qtran."""
     team_reward: Literal["mean", "sum"] | None = None
-    """How the team's reward is made of its agents'; by default their mean. Needs a mixer."""
+    """How the team's reward is made of its agents'; by default their mean. Without a mixer each agent learns from its
+    own, unless this is set."""
     double_q: bool = True
     """Let the online network choose the action that the target network values."""
     dueling: bool = False

@@ -72,8 +72,9 @@ class QLearner(ReplayLearner):
         if config.importance and spec.num_agents == 1:
             raise UsageError(f"importance weighs what others did, and {spec.name} has one agent: leave it out.")
         self.own = spec.own_actions
-        names = dict.fromkeys(spec.sides) if config.mixer != "none" else ()
-        self.sides = [np.flatnonzero(np.array(spec.sides) == side) for side in names]
+        teams = [np.flatnonzero(np.array(spec.sides) == side) for side in dict.fromkeys(spec.sides)]
+        self.sides = teams if config.mixer != "none" else []
+        self.teams = teams if config.mixer == "none" and config.team_reward else []  # they share rewards alone
         self.mixers: list[Any] = [make_mixer(spec, config) for _ in self.sides]
 
     # State
@@ -262,17 +263,21 @@ class QLearner(ReplayLearner):
         assert seen.next_alive is not None
         weight, over = learning_weight(self.spec, seen.alive), seen.terminated | seen.truncated
         reward, terminated = seen.reward, seen.terminated
+        for team in self.teams:
+            reward = reward.at[..., team].set(self._team_reward(reward, team)[..., None])
         if self.sides:
-            combined = [total(reward[..., side]) for side in self.sides]
-            if self.config.of_mixer("team_reward") == "mean":
-                combined = [r / len(side) for r, side in zip(combined, self.sides, strict=True)]
-            reward = jnp.stack(combined, -1)
+            reward = jnp.stack([self._team_reward(reward, side) for side in self.sides], -1)
             left, going = seen.next_alive, seen.next_alive & ~over
             terminated = jnp.stack([~left[..., side].any(-1) for side in self.sides], -1)
             over = jnp.stack([~going[..., side].any(-1) for side in self.sides], -1)
             weight = jnp.stack([seen.alive[..., side].any(-1) for side in self.sides], -1)
         begins = jnp.concatenate([seen.first[1:], jnp.zeros_like(seen.first[:1])])
         return Columns(reward, terminated, over | begins[..., None], weight.astype(jnp.float32))
+
+    def _team_reward(self, reward: Array, team: np.ndarray) -> Array:
+        """[T, b] what a team earned, of its agents' rewards [T, b, N]."""
+        earned = total(reward[..., team])
+        return earned / len(team) if self.config.of_mixer("team_reward") == "mean" else earned
 
     def _next_values(
         self, params: PyTree, targets: PyTree, seen: Trajectory, live: Trajectory, memories: PyTree

@@ -127,12 +127,15 @@ class Problem:
         """(reward, terminated, over) of an agent or a side."""
         s = self.seen
         over = s.terminated[t, b] | s.truncated[t, b]
-        if self.units is None:
+        own = self.units is None
+        if own and not self.config.team_reward:
             return s.reward[t, b, unit], s.terminated[t, b, unit], over[unit]
-        side = self.units[unit]
+        side = [i for i, of in enumerate(self.spec.sides) if of == self.spec.sides[unit]] if own else self.units[unit]
         reward = s.reward[t, b, side].astype(float).sum()
         if self.config.team_reward != "sum":
             reward /= len(side)
+        if own:
+            return reward, s.terminated[t, b, unit], over[unit]
         alive = s.alive[t, b, side]
         return reward, not (alive & ~s.terminated[t, b, side]).any(), not (alive & ~over[side]).any()
 

@@ -84,6 +84,7 @@ VARIANTS = {
     "iql-plain": {"double_q": False, "share": "none"},
     "iql-dueling": {"dueling": True, "share": "all"},
     "iql-3-step": {"n_step": 3},
+    "iql-team": {"team_reward": "mean"},
     "vdn": {"mixer": "sum"},
     "vdn-sum-3-step": {"mixer": "sum", "team_reward": "sum", "n_step": 3},
     "vdn-lambda": {"mixer": "sum", "td_lambda": 0.7, "sequence": 4},
@@ -98,7 +99,7 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_loss_and_its_gradient_are_those_of_the_equations(name):
     """The loss of a few stretches in float64 by loops over samples and agents, and its slopes by differences."""
-    spec = world(state=2 if name == "qmix" else 0, sides=RIVALS if name in ("vdn", "qplex") else ALLIES)
+    spec = world(state=2 if name == "qmix" else 0, sides=RIVALS if name in ("vdn", "qplex", "iql-team") else ALLIES)
     agent = learner(spec, **VARIANTS[name])
     params, targets = unsettled(agent)
     seen = jax.tree.map(lambda x: x[: agent.window], rollout(spec, seed=len(name)))
@@ -248,7 +249,7 @@ def test_hidden_sides_do_not_mix():
     ("settings", "words"),
     [
         ({"mixer": "sum", "weighting": "central"}, "weighting has no meaning with mixer=sum: it belongs to weighted"),
-        ({"team_reward": "sum"}, "team_reward has no meaning with mixer=none"),
+        ({"hyper_size": 8}, "hyper_size has no meaning with mixer=none"),
         ({"burn_in": 3}, "memory=gru"),
         ({"td_lambda": 0.5, "n_step": 2}, "set only one"),
         ({"sequence": 300, "batch_size": 256}, "batch_size"),
