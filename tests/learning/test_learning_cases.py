@@ -23,7 +23,7 @@ def test_birds_learn_to_trust_a_blurred_sight_less(tmp_path):
 @pytest.mark.slow
 def test_drones_learn_to_deliver_more_than_the_nearest_rule(tmp_path):
     run = flockrl.train(
-        "mappo", "fleet/delivery", out=tmp_path / "run", steps=200_000, envs=32, entropy=0.0, lr=1e-3,
+        "mappo", "fleet/delivery", out=tmp_path / "run", steps=400_000, envs=32, entropy=0.0, lr=1e-3,
         normalize_obs=True, shaping="flockrl.envs.fleet.delivery:potential", seed=7, **ONCE,
     )  # fmt: skip
     assert run.evaluate(64).mean > Scripted("nearest", "fleet/delivery").evaluate(64).mean

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, EnvSpec, Observation
 from flockrl.envs.grid.profiles import FLEXIBLE, SELL, Profiles, draw
 from flockrl.envs.settings import between, one_of, whole
 
 AHEAD = 6
 """Hours ahead whose prices are known."""
-CONTROLS, REWARDS = ("battery", "net"), ("share", "whole")
+CONTROLS, REWARDS = ("battery", "net", "draw"), ("share", "whole")
 NAME = "grid/homes"
 
 
@@ -37,12 +38,13 @@ class Homes:
     """`homes` decide each hour what their batteries and their flexible loads do.
 
     An action is [battery: -1 discharges, 1 charges with `power` kW; flexible load: -1 none, 1 all of its 2 kW]. With
-    `control=net` the first number is what the home wants to draw from the grid (1: `power` kW, -1: feed in as much),
-    and the battery does what that takes, as inverters with a set point do. The battery holds `capacity` kWh, half full
-    at first, and keeps `efficiency` of what goes in and of what goes out. The flexible load needs 4 to 8 kWh each day;
-    it runs when it must to be done by midnight. Load, sunshine and prices are drawn for `days` days (`grid.profiles`).
-    A kWh bought costs the hour's price, one sold brings 0.08; besides, all pay together `peak_price` for each kW of the
-    highest power that the homes together draw in the episode, when it rises.
+    `control=net` the first number is what the home wants to draw from the grid (1: `setpoint` kW, by default `power`;
+    -1: feed in as much), and the battery does what that takes, as inverters with a set point do. `control=draw` is the
+    same, but numbers below 0 ask for nothing: surplus is stored, and sold once the battery is full. The battery holds
+    `capacity` kWh, half full at first, and keeps `efficiency` of what goes in and of what goes out. The flexible load
+    needs 4 to 8 kWh each day; it runs when it must to be done by midnight. Load, sunshine and prices are drawn for
+    `days` days (`grid.profiles`). A kWh bought costs the hour's price, one sold brings 0.08; besides, all pay together
+    `peak_price` for each kW of the highest power that the homes together draw in the episode, when it rises.
 
     A home is paid minus its cost and its share of the peak's, which makes a dilemma: whoever raises the peak pays one
     n-th of it. With `reward=whole` every home pays the whole rise, so that what is best for one is best for all. It
@@ -63,15 +65,23 @@ class Homes:
         peak_price: float = 1.0,
         control: str = "battery",
         reward: str = "share",
+        setpoint: float | None = None,
     ):
         whole(NAME, 1, 200, homes=homes)
         whole(NAME, 1, 60, days=days)
         between(NAME, 0, 1000, capacity=capacity, power=power, peak_price=peak_price)
         between(NAME, 0.1, 1, efficiency=efficiency)
         one_of(NAME, CONTROLS, control=control)
+        if setpoint is not None:
+            between(NAME, 0.1, 1000, setpoint=setpoint)
+            if control == "battery":
+                raise UsageError(f"{NAME}: setpoint is for control=net and control=draw.")
         one_of(NAME, REWARDS, reward=reward)
-        self.n, self.days, self.steps, self.net = homes, days, 24 * days, control == "net"
+        self.n, self.days, self.steps = homes, days, 24 * days
+        self.net, self.draw = control != "battery", control == "draw"
         self.capacity, self.power, self.efficiency, self.peak_price = capacity, power, efficiency, peak_price
+        self.unit = power if setpoint is None else setpoint
+        """kW that the first number of an action counts in."""
         self.pays = 1.0 if reward == "whole" else 1 / homes
         """The part of a rise of the peak that each home is charged."""
         self.spec = EnvSpec(
@@ -105,7 +115,9 @@ class Homes:
     def _limits(self, state: Village, action: Array) -> tuple[Array, Array, Array]:
         """[N] kW into the battery, out of it, and of the flexible load, as far as the actions can be carried out."""
         flexible = self._runs(state, FLEXIBLE * (action[:, 1] + 1) / 2)
-        asked = self.power * action[:, 0]
+        asked = self.unit * action[:, 0]
+        if self.draw:
+            asked = jnp.maximum(asked, 0.0)
         if self.net:
             asked = jnp.clip(asked - self._needs(state, flexible), -self.power, self.power)
         into = jnp.minimum(jnp.maximum(asked, 0.0), (self.capacity - state.energy) / self.efficiency)
@@ -171,7 +183,7 @@ class Homes:
         """kW into the battery (negative: out of it) and of the flexible load, as actions."""
         if self.net:
             battery = battery + self._needs(state, self._runs(state, flexible))
-        return jnp.stack([jnp.clip(battery / max(self.power, 1e-6), -1, 1), 2 * flexible / FLEXIBLE - 1], -1)
+        return jnp.stack([jnp.clip(battery / max(self.unit, 1e-6), -1, 1), 2 * flexible / FLEXIBLE - 1], -1)
 
     def _idle(self, state: Village, seen: Observation, key: Array) -> Array:
         """Batteries rest, and flexible load runs at once."""
