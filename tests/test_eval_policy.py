@@ -39,6 +39,8 @@ def test_random_play_on_the_host(cli):
         (["--policy", "told", SIGNAL, "--against", "leader=random", "--gif", "x.gif"], "--against only counts"),
         (["--policy", "told", "runs", "--env", SIGNAL], "name the environment in place of RUN"),
         (["--policy", "told", SIGNAL, "--episodes", "0"], "episodes must be at least 1"),
+        (["--policy", "told", SIGNAL, "--episodes", "1e9"], "episodes must be at most 1,000,000"),
+        (["--policy", "told", "/"], "is a directory: name an environment"),
     ],
 )
 def test_what_does_not_go_together_is_refused(cli, words, says):

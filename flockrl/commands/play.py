@@ -132,6 +132,8 @@ def _scripted(given: Any, pictures: Sequence[Any]) -> int:
             raise UsageError(f"--{name} is for a run: leave it out with --policy.")
     if given.env is not None:
         raise UsageError("With --policy, name the environment in place of RUN, and leave out --env.")
+    if given.run.is_dir():
+        raise UsageError(f"--policy plays in an environment, and {given.run} is a directory: name an environment.")
     team = Scripted(given.policy, given.run.as_posix())
     if given.against is not None:
         if pictures:
