@@ -19,6 +19,17 @@ TINY = {
 """Settings of a run that takes a second: eight iterations of 128 steps."""
 
 LONG = (
+    "test_adversary.py::test_observations_are_shifted_by_at_most_eps_and_the_team_learns_from_what_it_saw",
+    "test_death.py::test_a_team_learns_that_a_sacrifice_pays[vdn",
+    "test_off_policy.py::test_illegal_actions_are_never_taken[False-ddpg",
+    "test_recorded_learners.py::test_a_step_towards_behaviour_matches_numpy[own-groups",
+    "test_recorded_learners.py::test_without_advantages_policies_clone[True",
+    "test_mixed.py::test_several_choices_at_once_train[parts-ppo-more0",
+    "test_off_policy.py::test_one_gradient_step_matches_numpy[td3-own-groups",
+    "test_bonus.py::test_models_get_used_to_what_they_see[RND",
+    "test_reinforce.py::test_one_step_matches_a_gradient_by_hand[central-groups-settings3",
+    "test_q_learning.py::test_the_loss_and_its_gradient_are_those_of_the_equations[qplex",
+    "test_bonus.py::test_the_steps_of_unchanged_others_weigh_as_ever_and_those_of_others_do_not[none",
     "test_q_learning.py::test_vdn_with_one_agent_is_iql_to_the_bit",
     "test_mixed.py::test_one_discrete_and_one_continuous_agent_train[mappo",
     "test_sides.py::test_a_learner_of_shorter_rollouts_learns_from_the_pieces_in_turn[ippo",

@@ -24,9 +24,9 @@ from flockrl.evaluation.playing import MOST_EPISODES
 from flockrl.training.stages import curriculum_of
 from flockrl.training.trackers import names as tracker_names
 
-MOST = {"envs": 10**6, "eval_episodes": MOST_EPISODES}
+MOST = {"eval_episodes": MOST_EPISODES}
 MOST_STEPS = 10**15
-"""The largest numbers that make sense: of environments, of episodes, and of steps."""
+"""The largest numbers that make sense, of episodes and of steps; what environments take is counted when they are known."""
 
 
 @dataclass(frozen=True)
