@@ -26,7 +26,7 @@ from flockrl.training.trackers import names as tracker_names
 
 MOST = {"eval_episodes": MOST_EPISODES}
 MOST_STEPS = 10**15
-"""The largest numbers that make sense, of episodes and of steps; what environments take is counted when they are known."""
+"""The largest numbers that make sense, of episodes and of steps. What environments take is counted elsewhere."""
 
 
 @dataclass(frozen=True)
