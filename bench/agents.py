@@ -76,12 +76,12 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(12, 3.6), layout="constrained")
+    sizes = sorted({row["agents"] for row in rows})
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
         for learner in dict.fromkeys(row["learner"] for row in rows):
             own = [row for row in rows if row["learner"] == learner]
             axis.plot([row["agents"] for row in own], [row[name] for row in own], marker="o", label=learner)
         axis.set(title=title, xlabel="agents", xscale="log")
-        sizes = sorted({row["agents"] for row in rows})
         axis.set_xticks(sizes, [str(size) for size in sizes], minor=False)
         axis.set_xticks([], minor=True)
         axis.set(**({"yscale": "log"} if name == "steps_per_second" else {"ylim": (0, None)}))

@@ -154,6 +154,7 @@ WRONG = [
     (("train", "mappo", "mpe/simple_spread", "--config", "/dev/zero"), "it is no file"),
     (("train", "mappo", "mpe/simple_spread", "--shaping", "../hints:potential"), "write it as package.module:name"),
     (("train", "mappo", "mpe/simple_spread", "--shaping", "math:pi"), "must be a function, not float"),
+    (("train", "ippo", "games/kuhn", "--self-play", "--sparring", "math:pi"), "script math:pi must be a function"),
     (("train", "mappo", "mpe/simple_spread:N=100000"), "N must be a whole number of at most 10000"),
     (("train", "mappo", "mpe/simple_spread", "--minibatches", "5"), "minibatches (5) must divide"),
     (("train", "mappo", "mpe/simple_spread", "--config", "nowhere.json"), "Cannot read nowhere.json"),

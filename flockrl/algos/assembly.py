@@ -26,7 +26,7 @@ from flockrl.algos.wrappers.self_play import mixed
 from flockrl.algos.wrappers.settings import roles
 from flockrl.algos.wrappers.shaped import shaped
 from flockrl.algos.wrappers.talking import talking
-from flockrl.core.code import SETTINGS, load
+from flockrl.core.code import SETTINGS, load_function
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.types import Algorithm, Array, Box, Discrete, EnvSpec, Mixture, MultiDiscrete, PyTree
 
@@ -226,7 +226,7 @@ def _player(whole: EnvSpec, name: str, side: Side, steps: int, envs: int, update
     if side.kind == "random":
         return Player(part, random_side(part), learns=False)
     if side.kind == "script":
-        return Player(part, scripted(part, side.given or load(side.source, "script")), learns=False)
+        return Player(part, scripted(part, side.given or load_function(side.source, "script")), learns=False)
     return frozen_player(whole, part, side, side.envs or envs)
 
 

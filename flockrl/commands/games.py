@@ -15,6 +15,7 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.settings import check_count
 from flockrl.core.text import printable
 from flockrl.training.compilation import prepare
 
@@ -29,6 +30,7 @@ class NotSolved(UsageError):
 
 
 MOST_ITERATIONS = 10**8
+"""The largest number of iterations that a solver is asked for."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,7 @@ TREE = ("lp", "cfr", "cfr+", "psro", "fictitious")
 def solve(words: list[str]) -> int:
     about = "Solve a game. Whatever is called an equilibrium is printed with its regret."
     given = parse(SolveFlags, words, "flockrl solve", about)
-    if not 1 <= given.iterations <= MOST_ITERATIONS:
-        bound = "at least 1" if given.iterations < 1 else f"at most {MOST_ITERATIONS:,}"
-        raise UsageError(f"iterations must be {bound}, not {given.iterations}.")
+    check_count("iterations", given.iterations, MOST_ITERATIONS)
     if given.discount is not None and not 0 <= given.discount <= 1:
         raise UsageError(f"discount must be from 0 to 1, not {given.discount}.")
     if given.out is not None:

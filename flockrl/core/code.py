@@ -72,3 +72,11 @@ def load(name: str, what: str) -> Any:
     if not hasattr(found, attribute):
         raise UsageError(f"There is no {what} {name!r}: the module {module} has no {attribute!r}.")
     return getattr(found, attribute)
+
+
+def load_function(name: str, what: str) -> Any:
+    """The same for what is called: a script or a potential."""
+    found = load(name, what)
+    if not callable(found):
+        raise UsageError(f"The {what} {name} must be a function, not {type(found).__name__}.")
+    return found

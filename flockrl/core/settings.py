@@ -94,3 +94,10 @@ def _parts(text: str) -> list[str]:
         if character == "," and not depth:
             cuts.append(i)
     return [text[a + 1 : b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+
+
+def check_count(name: str, value: int, most: int) -> None:
+    """Refuse a number below 1 or beyond what makes sense."""
+    if not 1 <= value <= most:
+        bound = "at least 1" if value < 1 else f"at most {most:,}"
+        raise UsageError(f"{name} must be {bound}, not {value}.")

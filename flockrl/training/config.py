@@ -18,7 +18,7 @@ from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_j
 from flockrl.core.errors import UsageError
 from flockrl.core.memory import parse_size
 from flockrl.core.rundir import CONFIG, read_file, read_json, write_json
-from flockrl.core.settings import build
+from flockrl.core.settings import build, check_count
 from flockrl.envs.adapters.adapt import code_of as env_code
 from flockrl.evaluation.playing import MOST_EPISODES
 from flockrl.training.stages import curriculum_of
@@ -72,10 +72,8 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "envs", "eval_every", "eval_episodes", "checkpoint_every"):
             value = getattr(self, name)
-            most = MOST.get(name, MOST_STEPS)
-            if value is not None and not 1 <= value <= most:
-                bound = "at least 1" if value < 1 else f"at most {most:,}"
-                raise UsageError(f"{name} must be {bound}, not {value}.")
+            if value is not None:
+                check_count(name, value, MOST.get(name, MOST_STEPS))
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"workers must be at least 0, not {self.workers}.")
         if self.worker_timeout is not None and self.worker_timeout <= 0:

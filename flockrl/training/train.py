@@ -16,7 +16,7 @@ from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError, install
 from flockrl.core.lock import locked
 from flockrl.core.rundir import CONFIG, RESULT, find_runs, new_directories, noting_failure, write_json
-from flockrl.core.settings import build
+from flockrl.core.settings import build, check_count
 from flockrl.envs.checks import check
 from flockrl.envs.host.env import Host
 from flockrl.training.channels import around
@@ -91,9 +91,7 @@ def _train(
     if not isinstance(env, str) or isinstance(environment, Host):
         check(environment)
     title, config = configure(algorithm, {k: v for k, v in settings.items() if k not in own}, environment.spec)
-    if not 1 <= seeds <= MOST_SEEDS:
-        bound = "at least 1" if seeds < 1 else f"at most {MOST_SEEDS:,}"
-        raise UsageError(f"seeds must be {bound}, not {seeds}.")
+    check_count("seeds", seeds, MOST_SEEDS)
     environment = environment if str(env).startswith("data/") else around(config, environment)
     name = env if isinstance(env, str) else f"custom/{environment.spec.name}"
     source = "" if init_from is None else str(init_from.path if isinstance(init_from, Run) else init_from)

@@ -19,7 +19,7 @@ import numpy as np
 
 from flockrl.algos.opponents import models_opponents, note_moves
 from flockrl.algos.sides import scripted
-from flockrl.core.code import load
+from flockrl.core.code import load_function
 from flockrl.core.errors import UsageError
 from flockrl.core.random import Source, fold_in, uniform
 from flockrl.core.types import Actor, Algorithm, Array, EnvSpec, Metrics, Mixture, Observation, PyTree, Trajectory
@@ -104,7 +104,7 @@ class _SelfPlay:
         self.every = config.pool_every or -(-updates // (times * config.pool_size))
         self.share = config.pool_share or (1.0 if self.how == "fictitious" else 0.5)
         self.side = seat_numbers(spec)
-        self.script = scripted(spec, load(config.sparring, "script")) if config.sparring else None
+        self.script = scripted(spec, load_function(config.sparring, "script")) if config.sparring else None
 
     def algorithm(self) -> Algorithm:
         note = f"past selves: up to {self.size}, one more every {self.every} updates"

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from flockrl.algos.defaults import settle
-from flockrl.core.code import load
+from flockrl.core.code import load_function
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
@@ -28,9 +28,7 @@ def shaped(algorithm: Algorithm, spec: EnvSpec, config: Any, envs: int, updates:
     name = getattr(config, "shaping", "")
     if not name:
         return algorithm
-    potential: Potential = load(name, "potential")
-    if not callable(potential):
-        raise UsageError(f"The potential {name} must be a function, not {type(potential).__name__}.")
+    potential: Potential = load_function(name, "potential")
     settled: Any = settle(config, spec, envs, updates)[0]
 
     def update(state: PyTree, trajectory: Trajectory, key: Array) -> tuple[PyTree, Metrics]:
