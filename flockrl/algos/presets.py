@@ -59,6 +59,8 @@ PRESETS: dict[str, Preset] = {
     "ireinforce": Preset("reinforce", OWN_BASE, "independent REINFORCE, each with its own baseline"),
     "ipg": Preset("reinforce", OWN_BASE, "independent policy gradients: ireinforce by another name"),
     "mareinforce": Preset("reinforce", CENTRAL_BASE, "REINFORCE with baselines of the global state"),
+    "shac": Preset("shac", OWN, "gradients through the environment itself, and a critic where rollouts end"),
+    "apg": Preset("shac", {"critic": "none"}, "gradients through whole episodes of the environment itself"),
     "ddpg": Preset("ddpg", OWN, "deep deterministic policy gradient for one agent", "iddpg or maddpg"),
     "iddpg": Preset("ddpg", OWN, "independent DDPG"),
     "maddpg": Preset("ddpg", CENTRAL, "DDPG with critics of all observations and actions"),

@@ -133,6 +133,10 @@ class Algorithm(NamedTuple):
     practice
         The same learner as it acts in the rollouts that it learns from, where that is not simply its policy: against
         past selves, or under attack. Its params, act and memory count; None where there is no difference.
+    through(state, play) -> (trajectory, rest, extras)
+        How a learner plays that differentiates its rollouts: `play(params) -> (trajectory, rest)` is one of a compiled
+        environment as a function of the policy's parameters; extras are added to those that `update` is given. None
+        for learners that need to know only what happened.
     member
         How one of several policies acts where params are a `Mixture` of them; None elsewhere.
     """
@@ -153,6 +157,7 @@ class Algorithm(NamedTuple):
     choices: Callable[[PyTree, Trajectory], Array] | None = None
     scores: Callable[[PyTree, Observation, PyTree, Array, bool], Array] | None = None
     practice: Algorithm | None = None
+    through: Callable[[PyTree, Callable[..., Any]], tuple[Trajectory, Any, Mapping[str, Any]]] | None = None
     member: Actor | None = None
 
     @property

@@ -44,9 +44,10 @@ class Head(NamedTuple):
     kl: Callable[[Array, Array, Array | None], Array]
 
 
-def make_head(spec: EnvSpec, group: Group) -> Head:
+def make_head(spec: EnvSpec, group: Group, squashed: bool = False) -> Head:
+    """squashed: let tanh keep real actions within their bounds, as long as these are finite."""
     if group.continuous:
-        return _gaussian(spec, group)
+        return _gaussian(spec, group, squashed)
     return _categorical(group) if len(group.factors) == 1 else _factorised(group)
 
 
@@ -241,11 +242,12 @@ def gaussian_kl(old: tuple[Array, Array], new: tuple[Array, Array], own: Any) ->
     return ((new_log_std - log_std + 0.5 * apart - 0.5) * own).sum(-1)
 
 
-def _gaussian(spec: EnvSpec, group: Group) -> Head:
+def _gaussian(spec: EnvSpec, group: Group, squashed: bool = False) -> Head:
     """A normal distribution in units of the action's range: action = middle + half range * u.
 
     `out` holds the mean of u, then its log standard deviation. Densities are those of u, so that the size of
-    the bounds does not matter; actions outside the bounds are clipped before the environment's step.
+    the bounds does not matter; actions outside the bounds are clipped before the environment's step. Where they are
+    squashed, tanh(u) stands for u where there are bounds; entropies are still those of u.
     """
     size = group.action_size
     low, high = (bound[list(group.agents), :size] for bound in action_bounds(spec))
@@ -254,24 +256,34 @@ def _gaussian(spec: EnvSpec, group: Group) -> Head:
     middle: Any = ((low + high) / 2).astype(np.float32)
     half: Any = ((high - low) / 2).astype(np.float32)
     own: Any = group.legal.astype(np.float32)
+    bent: Any = bounded & squashed
+
+    def act(u: Array) -> Array:
+        return middle + half * own * (jnp.where(bent, jnp.tanh(u), u) if squashed else u)
 
     def mode(out: Array, avail: Array | None) -> Array:
-        return middle + half * own * out[..., :size]
+        return act(out[..., :size])
 
-    def logp_of(out: Array, action: Array) -> Array:
+    def logp_of(out: Array, u: Array) -> Array:
         mean, log_std = out[..., :size], out[..., size:]
-        z = ((action - middle) / half - mean) * jnp.exp(-log_std)
-        return ((-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)) * own).sum(-1)
+        z = (u - mean) * jnp.exp(-log_std)
+        density = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)
+        if squashed:  # log (1 - tanh(u)^2), with its digits where tanh saturates
+            density = density - jnp.where(bent, 2 * (np.log(2.0) - u - jax.nn.softplus(-2 * u)), 0.0)
+        return (density * own).sum(-1)
 
     def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
         mean, log_std = out[..., :size], out[..., size:]
         u = mean + jnp.exp(log_std) * normal(key, mean.shape, group.agents)
-        action = middle + half * own * u
-        return action, logp_of(out, action)
+        action = act(u)
+        return action, logp_of(out, u if squashed else (action - middle) / half)
 
     def evaluate(out: Array, avail: Array | None, action: Array) -> tuple[Array, Array]:
         entropy = ((out[..., size:] + 0.5 * np.log(2 * np.pi * np.e)) * own).sum(-1)
-        return logp_of(out, action), entropy
+        u = (action - middle) / half
+        if squashed:
+            u = jnp.where(bent, jnp.arctanh(jnp.clip(u, -1 + 1e-6, 1 - 1e-6)), u)
+        return logp_of(out, u), entropy
 
     def kl(old: Array, new: Array, avail: Array | None) -> Array:
         return gaussian_kl((old[..., :size], old[..., size:]), (new[..., :size], new[..., size:]), own)

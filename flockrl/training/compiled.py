@@ -133,9 +133,19 @@ class CompiledProgram:
         """One rollout and one update, and the rollout."""
         rollout_key, update_key = jax.random.split(jax.random.fold_in(key, state.iteration))
         params, env = self.actor.params(state.learner), tuned(self.env, settings)
-        actors, trajectory, episodes = scan_rollout(self.actor, params, env, state.actors, rollout_key)
+
+        def play(params: PyTree) -> tuple[Trajectory, tuple[Any, Episodes]]:
+            actors, trajectory, episodes = scan_rollout(self.actor, params, env, state.actors, rollout_key)
+            return trajectory, (actors, episodes)
+
+        extras: Mapping[str, Any] = {}
+        if self.algorithm.through is None:
+            trajectory, (actors, episodes) = play(params)
+        else:
+            trajectory, (actors, episodes), extras = self.algorithm.through(state.learner, play)
         trajectory = spread(trajectory._replace(memory=()), axis=1)._replace(memory=trajectory.memory)
-        learner, metrics = self.algorithm.update(state.learner, trajectory, update_key)
+        told = trajectory._replace(extras={**trajectory.extras, **extras}) if extras else trajectory
+        learner, metrics = self.algorithm.update(state.learner, told, update_key)
         return TrainState(learner, actors, state.iteration + 1), episodes, metrics, trajectory
 
     def advance(

@@ -76,7 +76,7 @@ def test_draws_store_what_they_could_sell(homes):
         load=jnp.ones((24, 2)), solar=jnp.zeros((24, 2)).at[0, 1].set(8.0), price=jnp.full(24, 0.2)
     )
     state = start._replace(profiles=profiles, energy=jnp.array([5.0, 2.0]), owed=jnp.array([5.0, 1.0]))
-    after, *_ = jax.jit(env.step)(KEY, state, jnp.array([[0.75, -1.0], [-1.0, -1.0]]))
+    after, *_ = jax.jit(env.step)(KEY, state, jnp.array([[0.5, -1.0], [-1.0, -1.0]]))
     # Home 0 needs 1 and draws 1.5. Home 1 has 7 too much and stores the 5 that the battery takes, whatever it asks for.
     np.testing.assert_allclose(after.net, [1.5, -2.0], rtol=1e-5)
     np.testing.assert_allclose(after.energy, [5 + 0.5 * 0.95, 2 + 5 * 0.95], atol=1e-5)

@@ -40,7 +40,7 @@ class Homes:
     An action is [battery: -1 discharges, 1 charges with `power` kW; flexible load: -1 none, 1 all of its 2 kW]. With
     `control=net` the first number is what the home wants to draw from the grid (1: `setpoint` kW, by default `power`;
     -1: feed in as much), and the battery does what that takes, as inverters with a set point do. `control=draw` is the
-    same, but numbers below 0 ask for nothing: surplus is stored, and sold once the battery is full. The battery holds
+    same from nothing (-1) to `setpoint` kW (1): surplus is stored, and sold once the battery is full. The battery holds
     `capacity` kWh, half full at first, and keeps `efficiency` of what goes in and of what goes out. The flexible load
     needs 4 to 8 kWh each day; it runs when it must to be done by midnight. Load, sunshine and prices are drawn for
     `days` days (`grid.profiles`). A kWh bought costs the hour's price, one sold brings 0.08; besides, all pay together
@@ -115,9 +115,7 @@ class Homes:
     def _limits(self, state: Village, action: Array) -> tuple[Array, Array, Array]:
         """[N] kW into the battery, out of it, and of the flexible load, as far as the actions can be carried out."""
         flexible = self._runs(state, FLEXIBLE * (action[:, 1] + 1) / 2)
-        asked = self.unit * action[:, 0]
-        if self.draw:
-            asked = jnp.maximum(asked, 0.0)
+        asked = self.unit * ((action[:, 0] + 1) / 2 if self.draw else action[:, 0])
         if self.net:
             asked = jnp.clip(asked - self._needs(state, flexible), -self.power, self.power)
         into = jnp.minimum(jnp.maximum(asked, 0.0), (self.capacity - state.energy) / self.efficiency)
@@ -183,7 +181,8 @@ class Homes:
         """kW into the battery (negative: out of it) and of the flexible load, as actions."""
         if self.net:
             battery = battery + self._needs(state, self._runs(state, flexible))
-        return jnp.stack([jnp.clip(battery / max(self.unit, 1e-6), -1, 1), 2 * flexible / FLEXIBLE - 1], -1)
+        asked = battery / max(self.unit, 1e-6)
+        return jnp.stack([jnp.clip(2 * asked - 1 if self.draw else asked, -1, 1), 2 * flexible / FLEXIBLE - 1], -1)
 
     def _idle(self, state: Village, seen: Observation, key: Array) -> Array:
         """Batteries rest, and flexible load runs at once."""
