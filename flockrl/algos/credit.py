@@ -49,7 +49,7 @@ class CreditConfig(Part):
     """Orders of agents that Shapley values are averaged over, in teams of more than eight."""
     reward_lr: float = 3e-3
     """Learning rate of the model of rewards."""
-    reward_epochs: int = 4
+    reward_epochs: int = 2
     """Passes over each rollout of the model of rewards."""
 
     shaping: str = ""
