@@ -44,7 +44,7 @@ def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
         return Advice(name, POSSIBLE, "learns only from recorded trajectories: useful if you have some")
     rule = {
         "ppo": _ppo, "reinforce": _reinforce, "ddpg": _off_policy, "td3": _off_policy, "sac": _off_policy,
-        "q_learning": _q, "tabular": _table,
+        "q_learning": _q, "tabular": _table, "shac": _through,
     }.get(str(preset.family), _other)  # fmt: skip
     single = bool(preset.instead)
     if facts.agents == 1 and not single and preset.family != "tabular":
@@ -127,6 +127,10 @@ def _off_policy(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
     if _central(preset):
         return FITS, f"{good}; critics see all observations and actions"
     return FITS, f"{good}" + ("; other agents appear as noise to each agent" if facts.agents > 1 else "")
+
+
+def _through(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
+    return POSSIBLE, "only if the environment is compiled and its rewards change smoothly with actions; then very fast"
 
 
 def _q(name: str, preset: Preset, facts: Facts) -> tuple[str, str]:
