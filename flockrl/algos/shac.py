@@ -40,7 +40,7 @@ class ShacConfig(PolicyConfig):
     """Activation after each hidden layer."""
     rollout_steps: int = 32
     """Steps of every environment that one gradient goes through; without a critic at least an episode."""
-    lr: float = 1e-3
+    lr: float = 3e-3
     """Adam's learning rate, of policies and critics."""
     gamma: float | None = None
     """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
