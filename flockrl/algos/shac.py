@@ -22,11 +22,12 @@ import optax
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import PolicyConfig, Reads
-from flockrl.algos.parts import as_team, descend, mean, require
+from flockrl.algos.parts import as_team, descend, mean
 from flockrl.algos.returns import gae
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError
 from flockrl.core.lives import learning_weight
+from flockrl.core.settings import check_settings
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 from flockrl.nets.heads import make_head
 from flockrl.nets.torsos import Activation
@@ -56,8 +57,8 @@ class ShacConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        gamma = self.gamma is None or 0 <= self.gamma <= 1
-        require(self, gamma=gamma, gae_lambda=0 <= self.gae_lambda <= 1, critic_epochs=self.critic_epochs > 0)
+        check_settings(self, "gamma", "gae_lambda", least=0, most=1)
+        check_settings(self, "critic_epochs", least=1)
 
 
 def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algorithm:

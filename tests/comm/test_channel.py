@@ -27,12 +27,15 @@ def test_a_channel_is_written_as_it_is_read(text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loss=2", "chance from 0 to 1"), ("loss", "name=value"), ("los=0.1", "Did you mean 'loss'"),
-        ("loss=nan", "chance"), ("loss=x", "must be a number"), ("delay=1.5", "whole number"),
+        ("loss=2", "loss of a channel must be from 0 to 1, not 2"), ("loss", "name=value"),
+        ("los=0.1", "Did you mean 'loss'"), ("loss=nan", "loss of a channel must be a finite number from 0 to 1"),
+        ("loss=x", "must be a number"), ("delay=1.5", "whole number"),
         ("delay=-1", "from 0 to"),
         ("bits=99", "from 0 to 16"), ("top=0", "at least 1"), ("access=round_robin", "top"),
-        ("topology=rin", "Did you mean 'ring'"), ("topology=01/1", "square"), ("hub=1", "star"), ("noise=-1", "noise"),
-        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "noise"), (f"topology={'2' * 5000}", "file of rows"),
+        ("topology=rin", "Did you mean 'ring'"), ("topology=01/1", "square"), ("hub=1", "star"),
+        ("noise=-1", "noise of a channel must be at least 0"),
+        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "must be a finite number of at least 0"),
+        (f"topology={'2' * 5000}", "file of rows"),
     ],
 )  # fmt: skip
 def test_a_bad_channel_is_refused_in_one_sentence(text, words):
