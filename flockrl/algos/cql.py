@@ -26,7 +26,7 @@ from flockrl.algos.replay_learner import Learned
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.views import View
 from flockrl.core.groups import Group, take
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.nets.heads import ILLEGAL
 
@@ -42,8 +42,8 @@ class CQLConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "conservative", least=0)
-        check_settings(self, "conservative_actions", least=1)
+        check_numbers(self, "conservative", least=0)
+        check_numbers(self, "conservative_actions", least=1)
 
 
 def make(spec: EnvSpec, config: CQLConfig, *, envs: int, updates: int) -> Algorithm:

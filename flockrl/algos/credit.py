@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part, check_settings
+from flockrl.core.settings import Part, check_numbers
 from flockrl.core.types import Array, EnvSpec, PyTree
 
 Value = Callable[[Array, Array], Array]
@@ -58,9 +58,9 @@ class CreditConfig(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "orderings", least=2)
-        check_settings(self, "reward_epochs", least=1)
-        check_settings(self, "reward_lr", above=0)
+        check_numbers(self, "orderings", least=2)
+        check_numbers(self, "reward_epochs", least=1)
+        check_numbers(self, "reward_lr", above=0)
 
 
 def credit_metrics(spec: EnvSpec, each: Array) -> dict[str, Array]:

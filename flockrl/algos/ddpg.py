@@ -26,7 +26,7 @@ from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, split, uniform
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.actions import hard, soft
 from flockrl.nets.heads import ILLEGAL
@@ -54,8 +54,8 @@ class DDPGConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "explore_start", "explore_end", "output_penalty", least=0)
-        check_settings(self, "explore_part", above=0)
+        check_numbers(self, "explore_start", "explore_end", "output_penalty", least=0)
+        check_numbers(self, "explore_part", above=0)
 
 
 def make(spec: EnvSpec, config: DDPGConfig, *, envs: int, updates: int) -> Algorithm:

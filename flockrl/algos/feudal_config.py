@@ -14,7 +14,7 @@ from flockrl.algos.presets import family, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.code import SETTINGS
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 
 TIERS = ("manager", "worker")
 FEUDAL = "feudal"
@@ -55,10 +55,10 @@ class FeudalConfig:
     """Settings of the workers' algorithm, by name."""
 
     def __post_init__(self) -> None:
-        check_settings(self, "manager_every", "rollout_steps", least=1)
-        check_settings(self, "environment_share", least=0, most=1)
-        check_settings(self, "roles", least=2)
-        check_settings(self, "roles_after", least=0, below=1)
+        check_numbers(self, "manager_every", "rollout_steps", least=1)
+        check_numbers(self, "environment_share", least=0, most=1)
+        check_numbers(self, "roles", least=2)
+        check_numbers(self, "roles_after", least=0, below=1)
         wrong = ["environment_share"] if self.goal == ROLE else list(ROLES)
         for name in wrong:
             if getattr(self, name) is not None:

@@ -24,7 +24,7 @@ from flockrl.algos.parts import mean
 from flockrl.algos.ppo import Batch, Pace
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.policies.stochastic import legal
 
@@ -47,9 +47,9 @@ class HATRPOConfig(HAPPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "max_kl", above=0)
-        check_settings(self, "cg_steps", "line_steps", least=1)
-        check_settings(self, "damping", least=0)
+        check_numbers(self, "max_kl", above=0)
+        check_numbers(self, "cg_steps", "line_steps", least=1)
+        check_numbers(self, "damping", least=0)
         if self.entropy != 0:
             raise UsageError(f"entropy must be 0, not {self.entropy}: hatrpo's steps know no bonus. Use happo for one.")
         if self.target_kl is not None:

@@ -29,7 +29,7 @@ from flockrl.algos.views import View
 from flockrl.core.groups import merge, read_actions, take, write_actions
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.heads import make_head
 from flockrl.policies.network import TeamNetwork, make_network
@@ -49,9 +49,9 @@ class ImplicitQConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "expectile", above=0, below=1)
-        check_settings(self, "advantage_scale", least=0)
-        check_settings(self, "advantage_limit", above=0)
+        check_numbers(self, "expectile", above=0, below=1)
+        check_numbers(self, "advantage_scale", least=0)
+        check_numbers(self, "advantage_limit", above=0)
 
 
 def make(spec: EnvSpec, config: ImplicitQConfig, *, envs: int, updates: int) -> Algorithm:

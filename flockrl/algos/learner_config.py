@@ -11,7 +11,7 @@ from flockrl.algos.wrappers.settings import PracticeConfig
 from flockrl.comm.settings import CommConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share
-from flockrl.core.settings import check_number, check_settings
+from flockrl.core.settings import check_number, check_numbers
 from flockrl.nets.torsos import Activation
 
 
@@ -51,5 +51,5 @@ class LearnerConfig(PracticeConfig, CommConfig, BonusConfig):
             raise UsageError("hidden must have at least one layer, as in --hidden 64.")
         for size in self.hidden:
             check_number("Each layer of hidden", size, least=1)
-        check_settings(self, "memory_size", "rollout_steps", least=1)
-        check_settings(self, "lr", "max_grad_norm", above=0)
+        check_numbers(self, "memory_size", "rollout_steps", least=1)
+        check_numbers(self, "lr", "max_grad_norm", above=0)

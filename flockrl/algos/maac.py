@@ -24,7 +24,7 @@ from flockrl.algos.parts import require_discrete
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec
 from flockrl.nets.torsos import ACTIVATIONS, Dense
 
@@ -40,7 +40,7 @@ class MAACConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "attention_heads", least=1)
+        check_numbers(self, "attention_heads", least=1)
         if self.hidden[-1] % self.attention_heads:
             raise UsageError(
                 f"attention_heads ({self.attention_heads}) must divide the last hidden layer ({self.hidden[-1]}): "

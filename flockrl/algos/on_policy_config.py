@@ -9,7 +9,7 @@ from flockrl.algos.credit import CreditConfig
 from flockrl.algos.learner_config import LearnerConfig
 from flockrl.algos.parts import Schedule
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.nets.torsos import Activation
 
 Reads = Literal["none", "own", "central", "agent"]
@@ -33,7 +33,7 @@ class PolicyConfig(LearnerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "log_std", least=-10, most=10)
+        check_numbers(self, "log_std", least=-10, most=10)
         if self.normalize_obs and self.net != "flat":
             raise UsageError("normalize_obs scales every place of a row, and a set has no places: use --net flat.")
 
@@ -60,7 +60,7 @@ class OnPolicyConfig(PolicyConfig, CreditConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "gamma", least=0, most=1)
-        check_settings(self, "entropy", "advantage_floor", least=0)
+        check_numbers(self, "gamma", least=0, most=1)
+        check_numbers(self, "entropy", "advantage_floor", least=0)
         if self.entropy == 0 and self.entropy_schedule != "constant":
             raise UsageError("entropy_schedule lets the weight of the entropy bonus fall, and it is 0: set --entropy.")

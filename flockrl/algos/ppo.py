@@ -29,7 +29,7 @@ from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
 from flockrl.core.lives import learning_weight
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.policies.stochastic import legal
 
@@ -74,10 +74,10 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.death_mask and self.critic == "central":
             raise UsageError("death_mask needs a critic per agent: use it with --critic agent or --critic own.")
-        check_settings(self, "epochs", "minibatches", least=1)
-        check_settings(self, "clip", "value_clip", "target_kl", above=0)
-        check_settings(self, "gae_lambda", "magnet_rate", least=0, most=1)
-        check_settings(self, "magnet", "model_opponents", "predict_return", least=0)
+        check_numbers(self, "epochs", "minibatches", least=1)
+        check_numbers(self, "clip", "value_clip", "target_kl", above=0)
+        check_numbers(self, "gae_lambda", "magnet_rate", least=0, most=1)
+        check_numbers(self, "magnet", "model_opponents", "predict_return", least=0)
 
 
 class Batch(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from flockrl.algos.defaults import STRETCH
 from flockrl.algos.replay_learner import ReplayConfig
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 
 Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
 
@@ -75,10 +75,10 @@ class QConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "td_lambda", "explore_start", "explore_end", "low_weight", least=0, most=1)
-        check_settings(self, "target_every", "mixer_size", "hyper_size", least=1)
-        check_settings(self, "explore_part", above=0)
-        check_settings(self, "conservative", "opt_weight", "nopt_weight", least=0)
+        check_numbers(self, "td_lambda", "explore_start", "explore_end", "low_weight", least=0, most=1)
+        check_numbers(self, "target_every", "mixer_size", "hyper_size", least=1)
+        check_numbers(self, "explore_part", above=0)
+        check_numbers(self, "conservative", "opt_weight", "nopt_weight", least=0)
         for name, (_, owners) in MIXER_SETTINGS.items():
             if getattr(self, name) is not None and self.mixer not in owners:
                 raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")

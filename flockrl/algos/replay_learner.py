@@ -20,7 +20,7 @@ from flockrl.comm.settings import draws_lots
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
@@ -65,10 +65,10 @@ class ReplayConfig(LearnerConfig, CreditConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "steps_per_update", "batch_size", "buffer_size", "n_step", "sequence", least=1)
-        check_settings(self, "learning_starts", "priority_alpha", "burn_in", least=0)
-        check_settings(self, "priority_beta", "gamma", least=0, most=1)
-        check_settings(self, "tau", above=0, most=1)
+        check_numbers(self, "steps_per_update", "batch_size", "buffer_size", "n_step", "sequence", least=1)
+        check_numbers(self, "learning_starts", "priority_alpha", "burn_in", least=0)
+        check_numbers(self, "priority_beta", "gamma", least=0, most=1)
+        check_numbers(self, "tau", above=0, most=1)
         if self.burn_in and not self.recurrent:
             raise UsageError("burn_in fills a memory: use it with memory=gru.")
         if self.batch_size is not None and self.steps > self.batch_size:

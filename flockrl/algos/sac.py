@@ -29,7 +29,7 @@ from flockrl.algos.views import View
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, normal, split
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.actions import hard
 from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl
@@ -56,9 +56,9 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "temperature", least=0)
-        check_settings(self, "temperature_start", "temperature_lr", above=0)
-        check_settings(self, "target_entropy")
+        check_numbers(self, "temperature", least=0)
+        check_numbers(self, "temperature_start", "temperature_lr", above=0)
+        check_numbers(self, "target_entropy")
 
 
 def make(spec: EnvSpec, config: SACConfig, *, envs: int, updates: int) -> Algorithm:

@@ -27,7 +27,7 @@ from flockrl.algos.returns import gae
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError
 from flockrl.core.lives import learning_weight
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 from flockrl.nets.heads import make_head
 from flockrl.nets.torsos import Activation
@@ -57,8 +57,8 @@ class ShacConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "gamma", "gae_lambda", least=0, most=1)
-        check_settings(self, "critic_epochs", least=1)
+        check_numbers(self, "gamma", "gae_lambda", least=0, most=1)
+        check_numbers(self, "critic_epochs", least=1)
 
 
 def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algorithm:

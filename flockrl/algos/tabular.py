@@ -24,7 +24,7 @@ from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split, uniform
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 ROW, PRINT = 1, 2
@@ -65,10 +65,10 @@ class TabularConfig(BonusConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "bin_width", above=0)
-        check_settings(self, "rollout_steps", least=1)
-        check_settings(self, "lr", "explore_part", above=0, most=1)
-        check_settings(self, "gamma", "explore_start", "explore_end", least=0, most=1)
+        check_numbers(self, "bin_width", above=0)
+        check_numbers(self, "rollout_steps", least=1)
+        check_numbers(self, "lr", "explore_part", above=0, most=1)
+        check_numbers(self, "gamma", "explore_start", "explore_end", least=0, most=1)
         size = self.table_size
         if not 1 <= size <= LARGEST or size & (size - 1):
             raise UsageError(f"table_size must be a power of two between 1 and 2^30, not {size}.")

@@ -24,7 +24,7 @@ from flockrl.algos.replay_learner import Learned, ReplayState
 from flockrl.algos.td3 import TD3, TD3Config
 from flockrl.core.groups import Group, pooling
 from flockrl.core.random import Source
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.actions import choices
 from flockrl.nets.heads import ILLEGAL
@@ -51,7 +51,7 @@ class TD3BCConfig(TD3Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "behaviour", "q_scale", least=0)
+        check_numbers(self, "behaviour", "q_scale", least=0)
 
 
 def make(spec: EnvSpec, config: TD3BCConfig, *, envs: int, updates: int) -> Algorithm:

@@ -21,7 +21,7 @@ from flockrl.algos.on_policy import OnPolicyState
 from flockrl.algos.parts import as_team, joint
 from flockrl.algos.ppo import _PPO, PPOConfig
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.mixers import Joint, Monotonic, Sum
 
@@ -39,7 +39,7 @@ class VDACConfig(PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "mixer_size", least=1)
+        check_numbers(self, "mixer_size", least=1)
         if self.credit != "none":
             raise UsageError("vdac divides the team's value itself: use --credit none, or mappo.")
 

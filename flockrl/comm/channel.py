@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.settings import check_settings
+from flockrl.core.settings import check_numbers
 
 TOPOLOGIES = ("all", "ring", "star", "neighbours")
 LONGEST_DELAY, MOST_BITS, MOST_AGENTS = 64, 16, 1000
@@ -52,7 +52,7 @@ class Channel:
     """How many others an agent hears at most: the nearest ones, by the environment's distances; None for all."""
 
     def __post_init__(self) -> None:
-        check = partial(check_settings, self, whose=" of a channel")
+        check = partial(check_numbers, self, whose=" of a channel")
         check("loss", "broadcast_loss", least=0, most=1)
         check("noise", "range", least=0)
         check("top", "nearest", least=1)

@@ -130,7 +130,7 @@ def _plain(bound: float) -> str:
     return f"{bound:,.0f}" if float(bound).is_integer() and abs(bound) < 1e15 else f"{bound:g}"
 
 
-def check_settings(config: Any, *names: str, whose: str = "", **bounds: float) -> None:
+def check_numbers(config: Any, *names: str, whose: str = "", **bounds: float) -> None:
     """Refuse settings of a config class beyond the bounds, see `check_number`. Those that are None are left open.
     whose: what a sentence adds to the name of a setting."""
     for name in names:

@@ -176,12 +176,12 @@ def _certified(game: NormalForm, pairs: Iterable[tuple[np.ndarray, np.ndarray]],
 
 def _unlike(profiles: list[Profile]) -> list[Profile]:
     """Profiles without repetitions."""
-    kept: list[Profile] = []
-    for profile in profiles:
-        flat = np.concatenate(profile.strategies)
-        if all(np.abs(np.concatenate(other.strategies) - flat).max() > 1e-6 for other in kept):
-            kept.append(profile)
-    return kept
+    flat = np.array([np.concatenate(profile.strategies) for profile in profiles])
+    kept: list[int] = []
+    for k, own in enumerate(flat):
+        if (np.abs(flat[kept] - own).max(1, initial=0.0) > 1e-6).all():
+            kept.append(k)
+    return [profiles[k] for k in kept]
 
 
 def logit_path(game: NormalForm, rounds: int = 120) -> Profile:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flockrl.algos.parts import Schedule
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part, check_settings
+from flockrl.core.settings import Part, check_numbers
 
 Bonus = Literal["none", "count", "rnd", "icm", "influence"]
 On = Literal["own", "state", "both"]
@@ -72,10 +72,10 @@ class BonusConfig(Part):
             said = given is not None and given is not False and given != ""  # 0 is said, and equals False
             if said and self.bonus not in owners:
                 raise UsageError(f"{name} has no meaning with bonus={self.bonus}: it belongs to {', '.join(owners)}.")
-        check_settings(self, "bonus_scale", least=0)
-        check_settings(self, "bonus_gamma", least=0, below=1)
-        check_settings(self, "bonus_cell", "bonus_decay", above=0)
-        check_settings(self, "bonus_bits", least=1, most=MOST_BITS)
+        check_numbers(self, "bonus_scale", least=0)
+        check_numbers(self, "bonus_gamma", least=0, below=1)
+        check_numbers(self, "bonus_cell", "bonus_decay", above=0)
+        check_numbers(self, "bonus_bits", least=1, most=MOST_BITS)
         if self.bonus_bits and self.bonus_cell:
             raise UsageError("bonus_bits and bonus_cell are two ways to count: set only one of them.")
         if self.bonus_on == "state" and self.bonus_kind not in (None, "independent"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part, check_number, check_settings
+from flockrl.core.settings import Part, check_number, check_numbers
 
 SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "average", "league", "population"]
 MEETING = ("latest", "uniform", "prioritised", "fictitious")
@@ -96,9 +96,9 @@ class PracticeConfig(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, "main_agents", "partners", "pool_size", "pool_every", least=1)
-        check_settings(self, "main_exploiters", "league_exploiters", least=0)
-        check_settings(self, "pool_share", "sparring_share", above=0, most=1)
+        check_numbers(self, "main_agents", "partners", "pool_size", "pool_every", least=1)
+        check_numbers(self, "main_exploiters", "league_exploiters", least=0)
+        check_numbers(self, "pool_share", "sparring_share", above=0, most=1)
         if self.sparring and self.self_play not in MEETING:
             raise UsageError(f"sparring needs a self_play that meets others: one of {', '.join(MEETING)}.")
         if self.adversary:
