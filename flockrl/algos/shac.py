@@ -73,8 +73,8 @@ def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algor
             f"Without a critic a rollout must hold whole episodes, and those of {spec.name} have up to "
             f"{spec.max_steps} steps, not {config.rollout_steps}: use --rollout-steps {spec.max_steps}, or shac."
         )
-    for name, nothing in (("bonus", "none"), ("mean_field", False), ("fingerprint", False), ("importance", False)):
-        if getattr(config, name, nothing) != nothing:
+    for name, given in {"bonus": config.bonus != "none", "mean_field": config.mean_field}.items():
+        if given:
             raise UsageError(f"{who} differentiates the environment's own rewards and observations: leave out {name}.")
     refuse_practice(config, who, "a learner that is told what happened")
     return Shac(spec, config, envs, updates).algorithm()

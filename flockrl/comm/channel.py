@@ -38,7 +38,7 @@ class Channel:
     bits: int | None = None
     """Bits for each number of a message, which is then squashed by tanh; 0 for no message at all."""
     top: int | None = None
-    """How many agents may speak in a step."""
+    """How many agents may speak in a step, at most: all of them in a team that is no larger."""
     access: Literal["weight", "round_robin"] = "weight"
     """With `top`, who may: those with the largest learned weight, or all in turn."""
     topology: str = "all"

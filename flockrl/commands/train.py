@@ -237,8 +237,9 @@ def resume(words: list[str]) -> int:
 def _resume_pools(given: ResumeFlags) -> int:
     from flockrl.commands.oracles import resume_psro
 
-    for name in ("steps", "devices", "coordinator"):
-        if getattr(given, name) is not None:
+    plain = ResumeFlags(run=given.run)
+    for name in ("steps", "devices", "coordinator", "processes", "process"):
+        if getattr(given, name) != getattr(plain, name):
             raise UsageError(f"--{name} is for runs, and {given.run} holds pools of responses: leave it out.")
     prepare(given.platform, None)
     return resume_psro(given.run, given.quiet, given.trust)

@@ -69,9 +69,16 @@ def equilibria(game: NormalForm) -> list[Profile]:
     found = pure_equilibria(game)
     if len(game.counts) == 2:
         found += _bimatrix(game)
-    elif game.payoff[..., 0].size * len(game.counts) ** 2 <= MOST_PATH and sum(game.counts) <= MOST_LOGIT:
+    elif mixed_searched(game):
         found += [logit_path(game)]
     return _unlike([profile for profile in found if is_equilibrium(game, profile)])
+
+
+def mixed_searched(game: NormalForm) -> bool:
+    """Whether mixed equilibria are searched, too: with more than two players, in games that are not too large."""
+    players = len(game.counts)
+    small = game.payoff[..., 0].size * players**2 <= MOST_PATH and sum(game.counts) <= MOST_LOGIT
+    return players == 2 or small
 
 
 def _bimatrix(game: NormalForm) -> list[Profile]:

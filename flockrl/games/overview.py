@@ -10,7 +10,7 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.games import analysis
 from flockrl.games.correlated import correlated
-from flockrl.games.nash import Profile, equilibria
+from flockrl.games.nash import MOST_LOGIT, MOST_PATH, Profile, equilibria, mixed_searched
 from flockrl.games.normal import NormalForm, pure
 
 
@@ -53,7 +53,13 @@ def _nash(game: NormalForm, lines: list[Line], notes: list[str]) -> None:
             "nash", "pure Nash" if single else f"mixed Nash ({profile.how})", mixed(game, profile.strategies),
             profile.gap.values, profile.regret,
         ))  # fmt: skip
-    if not found:
+    if not mixed_searched(game):
+        players = len(game.players)
+        notes.append(
+            f"{game.name} is too large for mixed equilibria: with {players} players they are searched up to "
+            f"{MOST_PATH // players**2:,} joint actions and {MOST_LOGIT} actions of all players."
+        )
+    elif not found:
         notes.append(f"{game.name}: no equilibrium was found; what the methods ended at has too much regret.")
     elif len(found) % 2 == 0:
         notes.append("An even number of equilibria: the game is degenerate, and there are more, or they were too many.")
@@ -64,7 +70,10 @@ def _stable(game: NormalForm, found: list[Profile]) -> list[str]:
     if not game.symmetric or len(found) > 50:
         return []
     same = [p.strategies for p in found if np.allclose(p.strategies[0], p.strategies[1], atol=1e-9)]
-    good = [mixed(game, s[:1]) for s in same if analysis.evolutionarily_stable(game, s[0])]
+    try:
+        good = [mixed(game, s[:1]) for s in same if analysis.evolutionarily_stable(game, s[0])]
+    except UsageError as error:
+        return [str(error)]
     return [f"Evolutionarily stable: {'; '.join(good) if good else 'no equilibrium that was found'}."]
 
 

@@ -231,6 +231,8 @@ def test_large_games_tell_what_is_looked_for_and_name_their_limits(cli, tmp_path
     status, out, err = cli("solve", file, "--out", tmp_path / "deep" / "er" / "picture.svg")
     assert status == 0
     assert "up to 2,500 joint actions, and it has 4,096" in out
+    assert "too large for mixed equilibria: with 12 players they are searched up to 1,388 joint actions" in out
+    assert "degenerate" not in out
     assert "social optimum" in out  # which a part that is refused does not take along
     told = [line.removeprefix("twelve.npy has 4,096 joint actions: looking for ") for line in err.splitlines()]
     assert told[:2] == ["Nash equilibria ...", "correlated equilibria ..."]
