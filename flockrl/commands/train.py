@@ -69,7 +69,7 @@ class ResumeFlags(Processes):
     """Print nothing but errors."""
 
 
-POOLS = {
+POOL_METHODS = {
     "psro": "policy-space response oracles: pools of best responses, exact or learned",
     "fictitious": "fictitious play: best responses to the mean of those before",
 }
@@ -88,9 +88,9 @@ def train(words: list[str]) -> int:
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function). A manager sets workers' goals.\n")
         print("algorithms: " + ", ".join(algorithms()))
-        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOLS))
+        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOL_METHODS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
-    if words[0] in POOLS:
+    if words[0] in POOL_METHODS:
         from flockrl.commands.oracles import train_psro
 
         return train_psro(words[0], words[1:])

@@ -70,9 +70,7 @@ def on_channel(config: Any, env: Any, channel: str) -> tuple[Algorithm, Any]:
     environment as it is with that channel."""
     own = config.config
     if not talks(config) and channels(own):
-        raise UsageError(
-            "Another channel is for runs of one team, and here each side or tier has one of its own."
-        )
+        raise UsageError("Another channel is for runs of one team, and here each side or tier has one of its own.")
     if not talks(config):
         raise UsageError("A channel is between agents that talk, and those of this run do not: train with --comm.")
     other = dataclasses.replace(own, channel=channel)
