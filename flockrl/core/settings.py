@@ -60,7 +60,7 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, collections.abc.Mapping):
             raise UsageError(f"{name} must hold settings by name, not {value!r}.")
         return dict(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    number = _finite(value)
     good = {
         bool: isinstance(value, bool),
         int: number and float(value).is_integer(),
@@ -112,8 +112,7 @@ def check_number(
     bounds = [("at least", least, operator.ge), ("above", above, operator.gt)]
     bounds += [("at most", most, operator.le), ("below", below, operator.lt)]
     said = [(word, bound, meets) for word, bound, meets in bounds if bound is not None]
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    number = number and abs(value if isinstance(value, Integral) else float(value)) <= LARGEST
+    number = _finite(value)
     fits = number and all(meets(value, bound) for _, bound, meets in said)
     if fits and (isinstance(value, Integral) or not whole):
         return
@@ -124,6 +123,14 @@ def check_number(
     of = "of " if kind and words.startswith("at") else ""
     allowed = f"{kind}{of}{words}".rstrip()
     raise UsageError(f"{name} must be {allowed}, not {value!r:.60}.")
+
+
+def _finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    size: Any = value if isinstance(value, Integral) else float(value)
+    return bool(abs(size) <= LARGEST)
 
 
 def _plain(bound: float) -> str:
