@@ -144,6 +144,7 @@ WRONG = [
     (("train", "mappo", "mpe/simple_spread", "--gama", "0.9"), "Did you mean '--gamma'?"),
     (("train", "mappo", "mpe/simple_spread", "--lr", "-1"), "lr must be above 0, not -1.0"),
     (("train", "mappo", "mpe/simple_spread", "--lr", "fast"), "--lr"),
+    (("train", "mappo", "mpe/simple_spread", "--config", "a.toml", "--config=b.toml"), "names one file, not 2"),
     (("train", "mappo", "mpe/simple_spread", "--envs", "0"), "envs must be at least 1"),
     (("train", "mappo", "mpe/simple_spread", "--seeds", "0"), "seeds must be at least 1"),
     (("train", "mappo", "mpe/simple_spread", "--seeds", "100000"), "seeds must be at most 1,000"),

@@ -140,7 +140,7 @@ class Shac(OnPolicy):
         return self._estimate(state, trajectory, self._seen(state, trajectory.observation))
 
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
-        told = dict(trajectory.extras)
+        told: dict[str, Any] = dict(trajectory.extras)
         if "gradient" not in told:
             raise UsageError(
                 f"This learner differentiates {self.spec.name}, which must be a compiled environment that it plays "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -208,12 +209,11 @@ def _bare(words: list[str]) -> list[str]:
 
 def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings from the file that follows --config, if any."""
-    for i, word in enumerate(words):
-        if word == "--config" and i + 1 < len(words):
-            return read(Path(words[i + 1]))
-        if word.startswith("--config="):
-            return read(Path(word.partition("=")[2]))
-    return {}, {}
+    named = [following for word, following in itertools.pairwise(words) if word == "--config"]
+    named += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    if len(named) > 1:
+        raise UsageError(f"--config names one file, not {len(named)}: put their settings together.")
+    return read(Path(named[0])) if named else ({}, {})
 
 
 def resume(words: list[str]) -> int:

@@ -85,7 +85,8 @@ def _begun(config: Any, spec: EnvSpec, envs: int, steps: int) -> Any:
     """Settings of a learner as a run of `steps` environment steps has them, those of tiers included."""
     if not isinstance(config, FeudalConfig):
         return as_begun(config, spec, envs, steps)
-    updates, found = math.ceil(steps / (envs * config.rollout_steps)), {}
+    updates = math.ceil(steps / (envs * config.rollout_steps))
+    found: dict[str, Any] = {}
     for name in config.tiers:
         own, word = config.tier(name), f"{name}_settings"
         first = _begun(own, spec, envs, updates * envs * own.rollout_steps)
