@@ -11,9 +11,11 @@ from test_resume import StopAt, copy_of, final_arrays, rows
 
 import flockrl
 from flockrl.algos.defaults import as_begun
+from flockrl.algos.feudal_config import FeudalConfig
 from flockrl.algos.presets import make_config
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice
+from flockrl.training import programs
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.interrupt import Interrupted
@@ -75,6 +77,18 @@ def test_a_longer_run_learns_at_the_pace_it_began_with():
     assert (kept.steps_per_update, kept.learning_starts) == (2, 200)
     assert "learning from step 5,000 on" in other
     assert follows(longer) == ["steps_per_update", "learning_starts"]
+
+
+def test_tiers_of_a_longer_run_learn_at_the_pace_they_began_with():
+    given = FeudalConfig(manager="vdn", worker="ippo", manager_settings={"learning_starts": 7})
+    options = TrainOptions(steps=200_000, envs=4)
+    longer = RunConfig("feudal", "hierarchy/rooms", options, given, extended=(2_000,))
+    assert follows(longer) == ["steps_per_update"]
+    kept = programs._as_begun(longer, flockrl.make_env("hierarchy/rooms").spec).config
+    assert kept.manager_settings == {"learning_starts": 7, "steps_per_update": 2}  # as short runs have it
+    assert kept.worker_settings == {}
+    anew = programs._begun(given, flockrl.make_env("hierarchy/rooms").spec, 4, 2_000_000)
+    assert anew.manager_settings["steps_per_update"] == 10  # 400,000 steps of managers, who decide in every fifth
 
 
 def test_steps_that_fall_or_are_edited_are_refused(tmp_path, tiny_run):

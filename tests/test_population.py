@@ -157,7 +157,7 @@ def test_settings_move_within_their_ranges(population):
         (["lr=log:1e-4:1e-2", "share=0.9"], "up to 0.5, not 0.9"),
         (["lr=log:1e-4:1e-2", "factor=1"], "more than 1 and up to 10"),
         (["lr=log:1e-4:1e-2", "begin=anywhere"], "begin=anywhere is neither"),
-        (["lr=-1:1"], "lr cannot be -1.0"),
+        (["lr=-1:1"], "lr must be above 0, not -1.0"),
         (["learning_rate=1:2"], "ippo has no setting 'learning_rate'"),
         (["clip=0.1,none"], "clip varies among numbers"),
     ],

@@ -14,9 +14,9 @@ from test_resume import StopAt, copy_of, final_arrays, rows
 
 import flockrl
 from flockrl.commands.main import main
-from flockrl.core.errors import CannotWrite, Notice
+from flockrl.core.errors import CannotWrite, Notice, UsageError
 from flockrl.core.lock import lock
-from flockrl.core.rundir import read_metrics
+from flockrl.core.rundir import new_directories, read_metrics
 from flockrl.training import figures, loop
 from flockrl.training.checkpoint import Checkpoints
 from flockrl.training.interrupt import Interrupted
@@ -297,3 +297,20 @@ def test_what_a_checkpoint_says_is_what_was_true_when_it_was_taken(tmp_path):
             figures["eval_return"] = -1.0
             checkpoints.wait()
             assert checkpoints.meta(step)["best"] == {"eval_return": float(step)}
+
+
+def test_directories_that_were_made_go_when_a_later_one_cannot_be_made(tmp_path, monkeypatch):
+    make = Path.mkdir
+
+    def refuse(path, *args, **kwargs):
+        if path.name == "seed_1":
+            raise OSError(28, "No space left on device")
+        return make(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with (
+        pytest.raises(UsageError, match="seed_1: No space left"),
+        new_directories(tmp_path / "a" / "b", "x", [0, 1, 2]),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -104,7 +104,7 @@ def test_help_lists_the_settings_of_learners(cli):
         ("adversary=ippo,agent=random", ["--agent.lr", "1"], "--agent.lr"),
         ("adversary=ippo,agent=random", ["--adversary.lrr", "1"], "'--adversary.lr'"),
         ("adversary=ippo,agent=random", ["--lr", "1"], "'--lr'"),
-        ("adversary=ippo,agent=random", ["--adversary.lr", "-1"], "lr cannot be -1"),
+        ("adversary=ippo,agent=random", ["--adversary.lr", "-1"], "lr must be above 0, not -1"),
         ("adversary=ippo,agent=nowhere:none", [], "There is no script 'nowhere:none'"),
         ("adversary=bc,agent=random", [], "learns from recorded trajectories"),
     ],

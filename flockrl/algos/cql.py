@@ -21,11 +21,12 @@ import numpy as np
 
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy_config import JOINT
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.algos.views import View
 from flockrl.core.groups import Group, take
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.nets.heads import ILLEGAL
 
@@ -41,7 +42,8 @@ class CQLConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, conservative=self.conservative >= 0, conservative_actions=self.conservative_actions > 0)
+        check_numbers(self, "conservative", least=0)
+        check_numbers(self, "conservative_actions", least=1)
 
 
 def make(spec: EnvSpec, config: CQLConfig, *, envs: int, updates: int) -> Algorithm:

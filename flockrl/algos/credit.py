@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part
+from flockrl.core.settings import Part, check_numbers
 from flockrl.core.types import Array, EnvSpec, PyTree
 
 Value = Callable[[Array, Array], Array]
@@ -58,11 +58,9 @@ class CreditConfig(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("orderings", "reward_epochs"):
-            if getattr(self, name) < (2 if name == "orderings" else 1):
-                raise UsageError(f"{name} cannot be {getattr(self, name)}.")
-        if not self.reward_lr > 0:
-            raise UsageError(f"reward_lr cannot be {self.reward_lr}.")
+        check_numbers(self, "orderings", least=2)
+        check_numbers(self, "reward_epochs", least=1)
+        check_numbers(self, "reward_lr", above=0)
 
 
 def credit_metrics(spec: EnvSpec, each: Array) -> dict[str, Array]:

@@ -21,11 +21,12 @@ from flockrl.algos.exploration import Explore, alike, kinds_of, level, perturb
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy import OffPolicy
 from flockrl.algos.off_policy_config import JOINT, OffPolicyConfig
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, split, uniform
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.actions import hard, soft
 from flockrl.nets.heads import ILLEGAL
@@ -53,13 +54,8 @@ class DDPGConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            explore_start=self.explore_start is None or self.explore_start >= 0,
-            explore_end=self.explore_end is None or self.explore_end >= 0,
-            explore_part=self.explore_part > 0,
-            output_penalty=self.output_penalty >= 0,
-        )
+        check_numbers(self, "explore_start", "explore_end", "output_penalty", least=0)
+        check_numbers(self, "explore_part", above=0)
 
 
 def make(spec: EnvSpec, config: DDPGConfig, *, envs: int, updates: int) -> Algorithm:

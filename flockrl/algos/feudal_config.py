@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flockrl.algos.parts import require
 from flockrl.algos.presets import family, make_config
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.code import SETTINGS
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 
 TIERS = ("manager", "worker")
 FEUDAL = "feudal"
@@ -55,14 +55,10 @@ class FeudalConfig:
     """Settings of the workers' algorithm, by name."""
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            manager_every=self.manager_every > 0,
-            rollout_steps=self.rollout_steps > 0,
-            environment_share=self.environment_share is None or 0 <= self.environment_share <= 1,
-            roles=self.roles is None or self.roles > 1,
-            roles_after=self.roles_after is None or 0 <= self.roles_after < 1,
-        )
+        check_numbers(self, "manager_every", "rollout_steps", least=1)
+        check_numbers(self, "environment_share", least=0, most=1)
+        check_numbers(self, "roles", least=2)
+        check_numbers(self, "roles_after", least=0, below=1)
         wrong = ["environment_share"] if self.goal == ROLE else list(ROLES)
         for name in wrong:
             if getattr(self, name) is not None:

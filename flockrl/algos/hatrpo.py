@@ -20,10 +20,11 @@ from jax.flatten_util import ravel_pytree
 
 from flockrl.algos.family import Family
 from flockrl.algos.happo import HAPPO, HAPPOConfig
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.ppo import Batch, Pace
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, PyTree
 from flockrl.policies.stochastic import legal
 
@@ -46,15 +47,13 @@ class HATRPOConfig(HAPPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            max_kl=self.max_kl > 0,
-            cg_steps=self.cg_steps > 0,
-            line_steps=self.line_steps > 0,
-            damping=self.damping >= 0,
-            entropy=self.entropy == 0,
-            target_kl=self.target_kl is None,
-        )
+        check_numbers(self, "max_kl", above=0)
+        check_numbers(self, "cg_steps", "line_steps", least=1)
+        check_numbers(self, "damping", least=0)
+        if self.entropy != 0:
+            raise UsageError(f"entropy must be 0, not {self.entropy}: hatrpo's steps know no bonus. Use happo for one.")
+        if self.target_kl is not None:
+            raise UsageError("hatrpo bounds how far policies move by max_kl: leave target_kl out.")
 
 
 def make(spec: EnvSpec, config: HATRPOConfig, *, envs: int, updates: int) -> Algorithm:

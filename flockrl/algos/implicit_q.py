@@ -23,12 +23,13 @@ import numpy as np
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy import OffPolicy
 from flockrl.algos.off_policy_config import JOINT, OffPolicyConfig
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
 from flockrl.core.groups import merge, read_actions, take, write_actions
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.heads import make_head
 from flockrl.policies.network import TeamNetwork, make_network
@@ -48,12 +49,9 @@ class ImplicitQConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            expectile=0 < self.expectile < 1,
-            advantage_scale=self.advantage_scale >= 0,
-            advantage_limit=self.advantage_limit > 0,
-        )
+        check_numbers(self, "expectile", above=0, below=1)
+        check_numbers(self, "advantage_scale", least=0)
+        check_numbers(self, "advantage_limit", above=0)
 
 
 def make(spec: EnvSpec, config: ImplicitQConfig, *, envs: int, updates: int) -> Algorithm:

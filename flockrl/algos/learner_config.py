@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flockrl.algos.bonus.settings import BonusConfig
-from flockrl.algos.parts import Schedule, require
+from flockrl.algos.parts import Schedule
 from flockrl.algos.wrappers.settings import PracticeConfig
 from flockrl.comm.settings import CommConfig
+from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share
+from flockrl.core.settings import check_number, check_numbers
 from flockrl.nets.torsos import Activation
 
 
@@ -45,11 +47,9 @@ class LearnerConfig(PracticeConfig, CommConfig, BonusConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            hidden=len(self.hidden) > 0 and min(self.hidden) > 0,
-            memory_size=self.memory_size > 0,
-            rollout_steps=self.rollout_steps > 0,
-            lr=self.lr > 0,
-            max_grad_norm=self.max_grad_norm is None or self.max_grad_norm > 0,
-        )
+        if not self.hidden:
+            raise UsageError("hidden must have at least one layer, as in --hidden 64.")
+        for size in self.hidden:
+            check_number("Each layer of hidden", size, least=1)
+        check_numbers(self, "memory_size", "rollout_steps", least=1)
+        check_numbers(self, "lr", "max_grad_norm", above=0)

@@ -20,10 +20,11 @@ import numpy as np
 
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy_config import JOINT
-from flockrl.algos.parts import require, require_discrete
+from flockrl.algos.parts import require_discrete
 from flockrl.algos.sac import SAC, SACConfig
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec
 from flockrl.nets.torsos import ACTIVATIONS, Dense
 
@@ -39,7 +40,12 @@ class MAACConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, attention_heads=self.attention_heads > 0 and self.hidden[-1] % self.attention_heads == 0)
+        check_numbers(self, "attention_heads", least=1)
+        if self.hidden[-1] % self.attention_heads:
+            raise UsageError(
+                f"attention_heads ({self.attention_heads}) must divide the last hidden layer ({self.hidden[-1]}): "
+                "change one."
+            )
         if self.critic != "central":
             raise UsageError("The critics of maac look at all agents: use --critic central, or isac.")
         if self.memory != "none" or self.kernel is not None:

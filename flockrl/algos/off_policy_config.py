@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flockrl.algos.parts import require
 from flockrl.algos.replay_learner import ReplayConfig
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 
 BURN_IN = 8
 """Steps that fill the memory of critics where the user says nothing."""
@@ -24,7 +24,7 @@ class OffPolicyConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, critic_lr=self.critic_lr > 0)
+        check_numbers(self, "critic_lr", above=0)
         if not self.recurrent and self.steps > 1:
             raise UsageError("sequence is for agents that remember: use it with memory=gru.")
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 from flockrl.algos.credit import CreditConfig
 from flockrl.algos.learner_config import LearnerConfig
-from flockrl.algos.parts import Schedule, require
+from flockrl.algos.parts import Schedule
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 from flockrl.nets.torsos import Activation
 
 Reads = Literal["none", "own", "central", "agent"]
@@ -32,7 +33,7 @@ class PolicyConfig(LearnerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, log_std=self.log_std is None or abs(self.log_std) <= 10)
+        check_numbers(self, "log_std", least=-10, most=10)
         if self.normalize_obs and self.net != "flat":
             raise UsageError("normalize_obs scales every place of a row, and a set has no places: use --net flat.")
 
@@ -59,7 +60,7 @@ class OnPolicyConfig(PolicyConfig, CreditConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        gamma = self.gamma is None or 0 <= self.gamma <= 1
-        require(self, gamma=gamma, entropy=self.entropy >= 0, advantage_floor=self.advantage_floor >= 0)
+        check_numbers(self, "gamma", least=0, most=1)
+        check_numbers(self, "entropy", "advantage_floor", least=0)
         if self.entropy == 0 and self.entropy_schedule != "constant":
             raise UsageError("entropy_schedule lets the weight of the entropy bonus fall, and it is 0: set --entropy.")

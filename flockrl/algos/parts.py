@@ -17,13 +17,6 @@ from flockrl.core.types import Array, EnvSpec, PyTree, Trajectory
 Schedule = Literal["constant", "linear", "cosine", "exponential"]
 
 
-def require(config: Any, **checks: bool) -> None:
-    """Raise an error that names the first setting whose check failed."""
-    for name, good in checks.items():
-        if not good:
-            raise UsageError(f"{name} cannot be {getattr(config, name)}.")
-
-
 def require_discrete(spec: EnvSpec, who: str) -> None:
     """Refuse other actions with a sentence that names learners for them."""
     if spec.maskable and not spec.discrete:

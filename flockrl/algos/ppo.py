@@ -23,12 +23,13 @@ from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
 from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves
-from flockrl.algos.parts import descend, mean, require
+from flockrl.algos.parts import descend, mean
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
 from flockrl.core.lives import learning_weight
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.policies.stochastic import legal
 
@@ -73,19 +74,10 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.death_mask and self.critic == "central":
             raise UsageError("death_mask needs a critic per agent: use it with --critic agent or --critic own.")
-        require(
-            self,
-            epochs=self.epochs > 0,
-            minibatches=self.minibatches is None or self.minibatches > 0,
-            gae_lambda=0 <= self.gae_lambda <= 1,
-            clip=self.clip is None or self.clip > 0,
-            value_clip=self.value_clip is None or self.value_clip > 0,
-            target_kl=self.target_kl is None or self.target_kl > 0,
-            magnet=self.magnet >= 0,
-            magnet_rate=0 <= self.magnet_rate <= 1,
-            model_opponents=self.model_opponents is None or self.model_opponents >= 0,
-            predict_return=self.predict_return >= 0,
-        )
+        check_numbers(self, "epochs", "minibatches", least=1)
+        check_numbers(self, "clip", "value_clip", "target_kl", above=0)
+        check_numbers(self, "gae_lambda", "magnet_rate", least=0, most=1)
+        check_numbers(self, "magnet", "model_opponents", "predict_return", least=0)
 
 
 class Batch(NamedTuple):

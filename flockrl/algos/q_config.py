@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flockrl.algos.defaults import STRETCH
-from flockrl.algos.parts import require
 from flockrl.algos.replay_learner import ReplayConfig
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 
 Mixer = Literal["none", "sum", "monotonic", "qplex", "weighted", "qtran"]
 
@@ -75,20 +75,10 @@ class QConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            td_lambda=0 <= self.td_lambda <= 1,
-            target_every=self.target_every > 0,
-            explore_start=0 <= self.explore_start <= 1,
-            explore_end=0 <= self.explore_end <= 1,
-            explore_part=self.explore_part > 0,
-            conservative=self.conservative >= 0,
-            mixer_size=self.mixer_size is None or self.mixer_size > 0,
-            hyper_size=self.hyper_size is None or self.hyper_size > 0,
-            low_weight=self.low_weight is None or 0 <= self.low_weight <= 1,
-            opt_weight=self.opt_weight is None or self.opt_weight >= 0,
-            nopt_weight=self.nopt_weight is None or self.nopt_weight >= 0,
-        )
+        check_numbers(self, "td_lambda", "explore_start", "explore_end", "low_weight", least=0, most=1)
+        check_numbers(self, "target_every", "mixer_size", "hyper_size", least=1)
+        check_numbers(self, "explore_part", above=0)
+        check_numbers(self, "conservative", "opt_weight", "nopt_weight", least=0)
         for name, (_, owners) in MIXER_SETTINGS.items():
             if getattr(self, name) is not None and self.mixer not in owners:
                 raise UsageError(f"{name} has no meaning with mixer={self.mixer}: it belongs to {', '.join(owners)}.")

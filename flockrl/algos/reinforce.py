@@ -20,11 +20,12 @@ import optax
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState
 from flockrl.algos.on_policy_config import OnPolicyConfig, Reads
-from flockrl.algos.parts import descend, mean, require
+from flockrl.algos.parts import descend, mean
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import take
 from flockrl.core.lives import learning_weight
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 LAMBDA = 0.9
@@ -50,7 +51,7 @@ class ReinforceConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, gae_lambda=self.gae_lambda is None or 0 <= self.gae_lambda <= 1)
+        check_numbers(self, "gae_lambda", least=0, most=1)
         if self.advantage == "gae" and self.baseline == "none":
             raise UsageError("advantage gae needs a baseline: use --baseline own or central, or --advantage return.")
         if self.advantage == "return" and self.gae_lambda is not None:

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 from flockrl.algos.credit import CreditConfig
 from flockrl.algos.defaults import STRETCH, settle
 from flockrl.algos.learner_config import LearnerConfig
-from flockrl.algos.parts import adam, check_layers, descend, require, require_room, schedule_factor
+from flockrl.algos.parts import adam, check_layers, descend, require_room, schedule_factor
 from flockrl.comm.settings import draws_lots
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
@@ -64,20 +65,10 @@ class ReplayConfig(LearnerConfig, CreditConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            steps_per_update=self.steps_per_update is None or self.steps_per_update > 0,
-            batch_size=self.batch_size is None or self.batch_size > 0,
-            buffer_size=self.buffer_size is None or self.buffer_size > 0,
-            learning_starts=self.learning_starts is None or self.learning_starts >= 0,
-            n_step=self.n_step > 0,
-            priority_alpha=self.priority_alpha >= 0,
-            priority_beta=0 <= self.priority_beta <= 1,
-            gamma=self.gamma is None or 0 <= self.gamma <= 1,
-            tau=0 < self.tau <= 1,
-            sequence=self.sequence is None or self.sequence > 0,
-            burn_in=self.burn_in is None or self.burn_in >= 0,
-        )
+        check_numbers(self, "steps_per_update", "batch_size", "buffer_size", "n_step", "sequence", least=1)
+        check_numbers(self, "learning_starts", "priority_alpha", "burn_in", least=0)
+        check_numbers(self, "priority_beta", "gamma", least=0, most=1)
+        check_numbers(self, "tau", above=0, most=1)
         if self.burn_in and not self.recurrent:
             raise UsageError("burn_in fills a memory: use it with memory=gru.")
         if self.batch_size is not None and self.steps > self.batch_size:

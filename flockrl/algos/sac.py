@@ -23,12 +23,13 @@ import optax
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy import OffPolicy
 from flockrl.algos.off_policy_config import JOINT, OffPolicyConfig
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group, is_continuous, merge, take
 from flockrl.core.random import Source, gumbel, normal, split
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.actions import hard
 from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl
@@ -55,12 +56,9 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            temperature=self.temperature is None or self.temperature >= 0,
-            temperature_start=self.temperature_start > 0,
-            temperature_lr=self.temperature_lr > 0,
-        )
+        check_numbers(self, "temperature", least=0)
+        check_numbers(self, "temperature_start", "temperature_lr", above=0)
+        check_numbers(self, "target_entropy")
 
 
 def make(spec: EnvSpec, config: SACConfig, *, envs: int, updates: int) -> Algorithm:

@@ -22,11 +22,12 @@ import optax
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import PolicyConfig, Reads
-from flockrl.algos.parts import as_team, descend, mean, require
+from flockrl.algos.parts import as_team, descend, mean
 from flockrl.algos.returns import gae
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError
 from flockrl.core.lives import learning_weight
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 from flockrl.nets.heads import make_head
 from flockrl.nets.torsos import Activation
@@ -56,8 +57,8 @@ class ShacConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        gamma = self.gamma is None or 0 <= self.gamma <= 1
-        require(self, gamma=gamma, gae_lambda=0 <= self.gae_lambda <= 1, critic_epochs=self.critic_epochs > 0)
+        check_numbers(self, "gamma", "gae_lambda", least=0, most=1)
+        check_numbers(self, "critic_epochs", least=1)
 
 
 def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algorithm:
@@ -72,8 +73,8 @@ def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algor
             f"Without a critic a rollout must hold whole episodes, and those of {spec.name} have up to "
             f"{spec.max_steps} steps, not {config.rollout_steps}: use --rollout-steps {spec.max_steps}, or shac."
         )
-    for name, nothing in (("bonus", "none"), ("mean_field", False), ("fingerprint", False), ("importance", False)):
-        if getattr(config, name, nothing) != nothing:
+    for name, given in {"bonus": config.bonus != "none", "mean_field": config.mean_field}.items():
+        if given:
             raise UsageError(f"{who} differentiates the environment's own rewards and observations: leave out {name}.")
     refuse_practice(config, who, "a learner that is told what happened")
     return Shac(spec, config, envs, updates).algorithm()
@@ -139,7 +140,7 @@ class Shac(OnPolicy):
         return self._estimate(state, trajectory, self._seen(state, trajectory.observation))
 
     def update(self, state: OnPolicyState, trajectory: Trajectory, key: Array) -> tuple[OnPolicyState, Metrics]:
-        told = dict(trajectory.extras)
+        told: dict[str, Any] = dict(trajectory.extras)
         if "gradient" not in told:
             raise UsageError(
                 f"This learner differentiates {self.spec.name}, which must be a compiled environment that it plays "

@@ -19,11 +19,12 @@ from flockrl.algos.bonus.settings import BonusConfig
 from flockrl.algos.defaults import settle
 from flockrl.algos.exploration import level
 from flockrl.algos.family import Family
-from flockrl.algos.parts import Schedule, own_key, require, require_discrete, require_room, schedule_factor
+from flockrl.algos.parts import Schedule, own_key, require_discrete, require_room, schedule_factor
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Share, make_groups
 from flockrl.core.lives import learning_weight
 from flockrl.core.random import Source, split, uniform
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 
 ROW, PRINT = 1, 2
@@ -64,16 +65,10 @@ class TabularConfig(BonusConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            bin_width=self.bin_width > 0,
-            rollout_steps=self.rollout_steps > 0,
-            lr=0 < self.lr <= 1,
-            gamma=self.gamma is None or 0 <= self.gamma <= 1,
-            explore_start=0 <= self.explore_start <= 1,
-            explore_end=0 <= self.explore_end <= 1,
-            explore_part=0 < self.explore_part <= 1,
-        )
+        check_numbers(self, "bin_width", above=0)
+        check_numbers(self, "rollout_steps", least=1)
+        check_numbers(self, "lr", "explore_part", above=0, most=1)
+        check_numbers(self, "gamma", "explore_start", "explore_end", least=0, most=1)
         size = self.table_size
         if not 1 <= size <= LARGEST or size & (size - 1):
             raise UsageError(f"table_size must be a power of two between 1 and 2^30, not {size}.")

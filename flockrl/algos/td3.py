@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from flockrl.algos.ddpg import DDPG, DDPGConfig
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy_config import JOINT
-from flockrl.algos.parts import require
 from flockrl.algos.replay_learner import Learned
 from flockrl.algos.views import View
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec
 
 
@@ -37,12 +37,8 @@ class TD3Config(DDPGConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            policy_delay=self.policy_delay > 0,
-            target_noise=self.target_noise >= 0,
-            target_noise_clip=self.target_noise_clip >= 0,
-        )
+        check_numbers(self, "policy_delay", least=1)
+        check_numbers(self, "target_noise", "target_noise_clip", least=0)
 
 
 def make(spec: EnvSpec, config: TD3Config, *, envs: int, updates: int) -> Algorithm:

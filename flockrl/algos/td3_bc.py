@@ -19,11 +19,12 @@ import numpy as np
 
 from flockrl.algos.family import Family
 from flockrl.algos.off_policy_config import JOINT
-from flockrl.algos.parts import mean, require
+from flockrl.algos.parts import mean
 from flockrl.algos.replay_learner import Learned, ReplayState
 from flockrl.algos.td3 import TD3, TD3Config
 from flockrl.core.groups import Group, pooling
 from flockrl.core.random import Source
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.actions import choices
 from flockrl.nets.heads import ILLEGAL
@@ -50,7 +51,7 @@ class TD3BCConfig(TD3Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, behaviour=self.behaviour >= 0, q_scale=self.q_scale is None or self.q_scale >= 0)
+        check_numbers(self, "behaviour", "q_scale", least=0)
 
 
 def make(spec: EnvSpec, config: TD3BCConfig, *, envs: int, updates: int) -> Algorithm:

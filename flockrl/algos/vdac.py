@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from flockrl.algos.family import Family
 from flockrl.algos.happo import check_team
 from flockrl.algos.on_policy import OnPolicyState
-from flockrl.algos.parts import as_team, joint, require
+from flockrl.algos.parts import as_team, joint
 from flockrl.algos.ppo import _PPO, PPOConfig
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.mixers import Joint, Monotonic, Sum
 
@@ -38,7 +39,7 @@ class VDACConfig(PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, mixer_size=self.mixer_size > 0)
+        check_numbers(self, "mixer_size", least=1)
         if self.credit != "none":
             raise UsageError("vdac divides the team's value itself: use --credit none, or mappo.")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.settings import check_numbers
 
 TOPOLOGIES = ("all", "ring", "star", "neighbours")
 LONGEST_DELAY, MOST_BITS, MOST_AGENTS = 64, 16, 1000
@@ -36,7 +38,7 @@ class Channel:
     bits: int | None = None
     """Bits for each number of a message, which is then squashed by tanh; 0 for no message at all."""
     top: int | None = None
-    """How many agents may speak in a step."""
+    """How many agents may speak in a step, at most: all of them in a team that is no larger."""
     access: Literal["weight", "round_robin"] = "weight"
     """With `top`, who may: those with the largest learned weight, or all in turn."""
     topology: str = "all"
@@ -50,26 +52,15 @@ class Channel:
     """How many others an agent hears at most: the nearest ones, by the environment's distances; None for all."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "broadcast_loss"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} of a channel is a chance from 0 to 1, not {getattr(self, name)}.")
-        most = {"delay": LONGEST_DELAY, "bits": MOST_BITS, "hub": MOST_AGENTS}
-        for name, limit in most.items():
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= limit:
-                raise UsageError(f"{name} of a channel must be from 0 to {limit}, not {value}.")
-        if not 0 <= self.noise < float("inf"):
-            raise UsageError(f"noise of a channel cannot be {self.noise}.")
-        if self.top is not None and self.top < 1:
-            raise UsageError(
-                f"top of a channel, the number of agents that may speak, must be at least 1, not {self.top}."
-            )
+        check = partial(check_numbers, self, whose=" of a channel")
+        check("loss", "broadcast_loss", least=0, most=1)
+        check("noise", "range", least=0)
+        check("top", "nearest", least=1)
+        check("delay", least=0, most=LONGEST_DELAY)
+        check("bits", least=0, most=MOST_BITS)
+        check("hub", least=0, most=MOST_AGENTS)
         if self.top is None and self.access != "weight":
             raise UsageError("access says which agents speak where not all may: say how many with top.")
-        if self.range is not None and not 0 <= self.range < float("inf"):
-            raise UsageError(f"range of a channel is a distance, not {self.range}.")
-        if self.nearest is not None and self.nearest < 1:
-            raise UsageError(f"nearest of a channel, how many others one hears, is at least 1, not {self.nearest}.")
         if self.hub and self.topology != "star":
             raise UsageError("hub belongs to topology=star.")
 

@@ -58,8 +58,8 @@ class Exchange(nn.Module):
         """What agents [..., n] with features h make of messages `said` [..., N, C] of the whole team.
 
         own: [..., n, C] what they say themselves. there, possible: [..., n, N] 1 where a message arrived, and where
-        one could have, 0 elsewhere and from oneself. All zeros where nothing arrived. With `who` [n, D], links are few,
-        and there and possible are [..., n, D] (`comm.few`).
+        one could have, 0 elsewhere and from oneself. Returns all zeros where nothing arrived. With `who`, links are
+        few, and there and possible are [..., n, D] (`comm.few`).
         """
         raise NotImplementedError
 

@@ -132,7 +132,7 @@ def _or(lost: Array | None, more: Array) -> Array:
     return jnp.broadcast_to(more, (*more.shape[:-2], more.shape[-1], more.shape[-1]))
 
 
-def steps_since(first: Array) -> np.ndarray | Array:
+def steps_since(first: Array) -> Array:
     """[T, B] steps since the episode began, as far as a rollout shows: 0 at its first step."""
     index = jnp.arange(first.shape[0])[:, None]
     began = jax.lax.cummax(jnp.where(first, index, 0), axis=0)

@@ -13,6 +13,7 @@ from flockrl.comm.dial import Dial
 from flockrl.comm.exchange import Exchange
 from flockrl.comm.sharing import ShareIntent, ShareObs
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_numbers
 from flockrl.nets.settings import NetConfig
 
 Comm = Literal["none", "commnet", "ic3net", "tarmac", "gat", "dgn", "dial", "share_obs", "share_intent", "rial"]
@@ -69,11 +70,8 @@ class CommConfig(NetConfig):
         for name, owners in OWNERS.items():
             if getattr(self, name) and self.comm not in owners:
                 raise UsageError(f"{name} has no meaning with comm={self.comm}: it belongs to {', '.join(owners)}.")
-        for name in ("comm_rounds", "comm_size", "comm_heads"):
-            value = getattr(self, name)
-            most = MOST_ROUNDS if name == "comm_rounds" else LARGEST
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{name} must be from 1 to {most}, not {value}.")
+        check_numbers(self, "comm_rounds", least=1, most=MOST_ROUNDS)
+        check_numbers(self, "comm_size", "comm_heads", least=1, most=LARGEST)
         if self.comm == "dial" and channel_of(self).bits:
             raise UsageError("dial rounds messages to bits itself: leave out bits.")
         if self.early and self.rounds > 1:

@@ -202,7 +202,8 @@ class Talk:
         return jnp.concatenate([message * sends[..., None], jax.lax.stop_gradient(sends)[..., None]], -1)
 
     def arrive(self, packet: Array, now: Conditions, number: int) -> tuple[Array, Array, Array]:
-        """Messages [..., N, C]; whether each arrives [..., N, N]; and [..., N, 2] how many did and did not."""
+        """Messages [..., N, C]; whether each arrives [..., N, N], [..., N, D] where links are few; and [..., N, 2] how
+        many did, and how many were lost on the way."""
         if now.inbox is not None:
             packet = now.inbox[..., number, :, :]
         would = now.possible & of_heard(packet[..., -1] > 0.5, self.whom(now))

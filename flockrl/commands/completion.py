@@ -56,7 +56,7 @@ def completion(words: list[str]) -> int:
 def vocabulary() -> Vocabulary:
     from flockrl.algos.presets import algorithms, family
     from flockrl.commands.main import COMMANDS
-    from flockrl.commands.train import POOLS
+    from flockrl.commands.train import POOL_METHODS
     from flockrl.envs.adapters.adapt import SUITES as OUTSIDE
     from flockrl.envs.registry import SUITES, environments
     from flockrl.evidence.suite import shipped
@@ -65,8 +65,8 @@ def vocabulary() -> Vocabulary:
     envs = [f"{suite}/{name}" for suite in SUITES for name in environments(suite)]
     envs += [f"{suite}/" for suite in (*OUTSIDE, "data")]
     words = {
-        "": sorted([*COMMANDS, "--help", "--version"]), "train": [*algorithms(), *POOLS], "tune": list(algorithms()),
-        "ENV": envs, "recommend": envs,
+        "": sorted([*COMMANDS, "--help", "--version"]), "train": [*algorithms(), *POOL_METHODS],
+        "tune": list(algorithms()), "ENV": envs, "recommend": envs,
         "solve": [name for name in envs if name.startswith("games/")],
         "bench": list(shipped()), "list": ["algorithms", "envs"], "data": ["info", "validate", "convert"],
         "completion": list(SHELLS), "coordinate": ["consensus", "auction", "leader"],

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from flockrl.commands.parsing import parse
 from flockrl.core.errors import UsageError, nearest
-from flockrl.core.settings import check_count
+from flockrl.core.settings import check_count, check_number
 from flockrl.core.text import printable
 from flockrl.training.compilation import prepare
 
@@ -29,6 +29,8 @@ class NotSolved(UsageError):
     status = 1
 
 
+QUICK = 1_000
+"""Matrix games with up to this number of joint actions are solved before anybody wonders."""
 MOST_ITERATIONS = 10**8
 """The largest number of iterations that a solver is asked for."""
 
@@ -68,8 +70,8 @@ def solve(words: list[str]) -> int:
     about = "Solve a game. Whatever is called an equilibrium is printed with its regret."
     given = parse(SolveFlags, words, "flockrl solve", about)
     check_count("iterations", given.iterations, MOST_ITERATIONS)
-    if given.discount is not None and not 0 <= given.discount <= 1:
-        raise UsageError(f"discount must be from 0 to 1, not {given.discount}.")
+    if given.discount is not None:
+        check_number("discount", given.discount, least=0, most=1)
     if given.out is not None:
         from flockrl.view.games import check_picture
 
@@ -130,27 +132,38 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
 
 
+def _tell(game: Any, what: str) -> None:
+    """Say what a solver is at, for whoever waits, where a game is large."""
+    outcomes = game.payoff[..., 0].size
+    if outcomes > QUICK:
+        print(
+            f"{printable(game.name)} has {outcomes:,} joint actions: looking for {what} ...",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def _normal(game: Any, given: Any) -> int:
-    from flockrl.games.overview import PARTS, overview
+    from flockrl.games.overview import overview
     from flockrl.view.games import draw_game
 
     method = _choose(given.method, NORMAL, "all", "Matrix games")
     if method in LEARNING:
         return _learning(game, method, given)
-    lines, notes = overview(game, PARTS if method == "all" else (method,))
+    lines, notes = overview(game, None if method == "all" else (method,), lambda what: _tell(game, what))
     rows = [
         (line.what, line.play, _numbers(line.values), "" if line.regret is None else f"{line.regret:.2g}")
         for line in lines
     ]
     players = ", ".join(game.players)
     show_table(f"{game.name} (payoffs of {players}, per round)", ("what", "play", "payoffs", "regret"), rows)
-    print("\n".join(notes))
+    print("\n".join(printable(note, LONGEST) for note in notes))
     print("Regret is the most that any player would gain by deviating alone: 0 in an equilibrium.")
+    if not lines:
+        raise NotSolved(f"{game.name}: no equilibrium was found.")
     if given.out is not None:
         draw_game(game, lines, given.out)
         print(f"wrote {given.out}")
-    if not lines:
-        raise NotSolved(f"{game.name}: no equilibrium was found.")
     return 0
 
 
@@ -160,6 +173,7 @@ def _learning(game: Any, method: str, given: Any) -> int:
     from flockrl.view.games import draw_dynamics
 
     rule = method.replace("-", "_").replace("+", "_plus")
+    _tell(game, f"what {given.iterations:,} steps of {method} lead to")
     found = dynamics.run(game, rule, given.iterations)
     ends = ("last", dynamics.paths_end(found.strategies), found.last_gap), ("average", found.average, found.average_gap)
     rows = [(name, mixed(game, s), _numbers(gap.values), f"{gap.nash_conv:.6g}") for name, s, gap in ends]

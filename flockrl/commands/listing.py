@@ -11,7 +11,7 @@ from flockrl.core.errors import UsageError, install
 
 def listing(words: list[str]) -> int:
     from flockrl.algos.presets import algorithms
-    from flockrl.commands.train import POOLS
+    from flockrl.commands.train import POOL_METHODS
     from flockrl.envs.adapters.adapt import ABOUT
     from flockrl.envs.adapters.adapt import SUITES as OUTSIDE
     from flockrl.envs.registry import SUITES, environments
@@ -25,7 +25,7 @@ def listing(words: list[str]) -> int:
     if what != "envs":
         for name in algorithms():
             print(f"{name:24}{_summary(name)}")
-        for name, about in POOLS.items():
+        for name, about in POOL_METHODS.items():
             print(f"{name:24}{about}")
     if what == "both":
         print()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -69,7 +70,7 @@ class ResumeFlags(Processes):
     """Print nothing but errors."""
 
 
-POOLS = {
+POOL_METHODS = {
     "psro": "policy-space response oracles: pools of best responses, exact or learned",
     "fictitious": "fictitious play: best responses to the mean of those before",
 }
@@ -88,9 +89,9 @@ def train(words: list[str]) -> int:
         print("`flockrl train ALGORITHM --help` lists the options. A side is played by an algorithm that learns, a run")
         print("whose policy is frozen, random, or a script (package.module:function). A manager sets workers' goals.\n")
         print("algorithms: " + ", ".join(algorithms()))
-        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOLS))
+        print("pools of best responses, exact in games that can be enumerated, or learned: " + ", ".join(POOL_METHODS))
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
-    if words[0] in POOLS:
+    if words[0] in POOL_METHODS:
         from flockrl.commands.oracles import train_psro
 
         return train_psro(words[0], words[1:])
@@ -208,12 +209,11 @@ def _bare(words: list[str]) -> list[str]:
 
 def _saved(words: list[str], read: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings from the file that follows --config, if any."""
-    for i, word in enumerate(words):
-        if word == "--config" and i + 1 < len(words):
-            return read(Path(words[i + 1]))
-        if word.startswith("--config="):
-            return read(Path(word.partition("=")[2]))
-    return {}, {}
+    named = [following for word, following in itertools.pairwise(words) if word == "--config"]
+    named += [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    if len(named) > 1:
+        raise UsageError(f"--config names one file, not {len(named)}: put their settings together.")
+    return read(Path(named[0])) if named else ({}, {})
 
 
 def resume(words: list[str]) -> int:
@@ -237,8 +237,9 @@ def resume(words: list[str]) -> int:
 def _resume_pools(given: ResumeFlags) -> int:
     from flockrl.commands.oracles import resume_psro
 
-    for name in ("steps", "devices", "coordinator"):
-        if getattr(given, name) is not None:
+    plain = ResumeFlags(run=given.run)
+    for name in ("steps", "devices", "coordinator", "processes", "process"):
+        if getattr(given, name) != getattr(plain, name):
             raise UsageError(f"--{name} is for runs, and {given.run} holds pools of responses: leave it out.")
     prepare(given.platform, None)
     return resume_psro(given.run, given.quiet, given.trust)

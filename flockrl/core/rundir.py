@@ -69,11 +69,12 @@ def _undo(paths: list[Path], before: Mapping[Path, set[Path]], made: list[Path])
     """Remove what a failed start left behind, unless it went far enough to log something."""
     if any((path / METRICS).exists() and (path / METRICS).stat().st_size for path in paths):
         return
-    with contextlib.suppress(OSError):  # what went wrong before is what matters
-        for path in paths:
+    for path in paths:
+        with contextlib.suppress(OSError):  # what went wrong before is what matters
             for left in set(path.iterdir()) - before[path] if path.is_dir() else ():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-        for path in sorted(made, key=lambda p: len(p.parts), reverse=True):
+    for path in sorted(made, key=lambda p: len(p.parts), reverse=True):
+        with contextlib.suppress(OSError):  # one that was never created keeps no other from being removed
             path.rmdir()
 
 

@@ -1,11 +1,13 @@
-"""Config dataclasses from plain values, with errors that name the valid choices."""
+"""Config dataclasses from plain values, and numbers within bounds, with errors that name what is allowed."""
 
 from __future__ import annotations
 
 import collections.abc
 import json
+import operator
 import types
 import typing
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from flockrl.core.errors import UsageError, nearest
@@ -58,7 +60,7 @@ def _coerce(name: str, hint: Any, value: Any) -> Any:
         if not isinstance(value, collections.abc.Mapping):
             raise UsageError(f"{name} must hold settings by name, not {value!r}.")
         return dict(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    number = _finite(value)
     good = {
         bool: isinstance(value, bool),
         int: number and float(value).is_integer(),
@@ -96,8 +98,55 @@ def _parts(text: str) -> list[str]:
     return [text[a + 1 : b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
 
 
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+) -> None:
+    """Refuse what is no finite number within these bounds, of which least and most are allowed themselves."""
+    bounds = [("at least", least, operator.ge), ("above", above, operator.gt)]
+    bounds += [("at most", most, operator.le), ("below", below, operator.lt)]
+    said = [(word, bound, meets) for word, bound, meets in bounds if bound is not None]
+    number = _finite(value)
+    fits = number and all(meets(value, bound) for _, bound, meets in said)
+    if fits and (isinstance(value, Integral) or not whole):
+        return
+    words = " and ".join(f"{word} {_plain(bound)}" for word, bound, _ in said)
+    if least is not None and most is not None:
+        words = f"from {_plain(least)} to {_plain(most)}"
+    kind = "a whole number " if whole else "" if number else "a finite number "
+    of = "of " if kind and words.startswith("at") else ""
+    allowed = f"{kind}{of}{words}".rstrip()
+    raise UsageError(f"{name} must be {allowed}, not {value!r:.60}.")
+
+
+def _finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    size: Any = value if isinstance(value, Integral) else float(value)
+    return bool(abs(size) <= LARGEST)
+
+
+def _plain(bound: float) -> str:
+    return f"{bound:,.0f}" if float(bound).is_integer() and abs(bound) < 1e15 else f"{bound:g}"
+
+
+def check_numbers(config: Any, *names: str, whose: str = "", **bounds: float) -> None:
+    """Refuse settings of a config class beyond the bounds, see `check_number`. Those that are None are left open.
+    whose: what a sentence adds to the name of a setting."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None:
+            check_number(f"{name}{whose}", value, **bounds)  # type: ignore[arg-type]
+
+
 def check_count(name: str, value: int, most: int) -> None:
-    """Refuse a number below 1 or beyond what makes sense."""
-    if not 1 <= value <= most:
-        bound = "at least 1" if value < 1 else f"at most {most:,}"
-        raise UsageError(f"{name} must be {bound}, not {value}.")
+    """Refuse a number below 1, or beyond what makes sense, by the one bound that it misses."""
+    check_number(name, value, least=1)
+    check_number(name, value, most=most)

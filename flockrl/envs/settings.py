@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
 from flockrl.core.errors import UsageError, nearest
+from flockrl.core.settings import check_number
 
 
 def whole(name: str, least: int, most: int, /, **settings: Any) -> None:
     """Check whole numbers between bounds. name: the environment's, as in all checks here."""
     for setting, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise UsageError(f"{name}: {setting} must be a whole number from {least} to {most}, not {value!r}.")
+        check_number(f"{name}: {setting}", value, least=least, most=most, whole=True)
 
 
 def between(name: str, least: float, most: float, /, **settings: Any) -> None:
     """Check numbers between bounds."""
     for setting, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not least <= value <= most:
-            raise UsageError(f"{name}: {setting} must lie between {least:g} and {most:g}, not {value!r}.")
+        check_number(f"{name}: {setting}", value, least=least, most=most)
 
 
 def share(name: str, /, **settings: Any) -> None:

@@ -15,6 +15,8 @@ from flockrl.games.normal import NormalForm, pure
 TOLERANCE = 1e-9
 MOST_OUTCOMES = 20_000
 """The most joint actions for dominance, and the most unlike outcomes for the Pareto front."""
+MOST_SURE = 200_000
+"""The most joint actions for maximin: each player's is a linear programme of as many numbers."""
 
 
 class Removed(NamedTuple):
@@ -83,6 +85,8 @@ class Security(NamedTuple):
 
 def security(game: NormalForm) -> list[Security]:
     """Each player's maximin."""
+    if game.payoff[..., 0].size > MOST_SURE:
+        raise UsageError(f"{game.name} is too large: maximin is computed up to {MOST_SURE:,} joint actions.")
     found = []
     for player, count in enumerate(game.counts):
         rows = np.moveaxis(game.payoff[..., player], player, 0).reshape(count, -1)

@@ -69,9 +69,16 @@ def equilibria(game: NormalForm) -> list[Profile]:
     found = pure_equilibria(game)
     if len(game.counts) == 2:
         found += _bimatrix(game)
-    elif game.payoff[..., 0].size * len(game.counts) ** 2 <= MOST_PATH and sum(game.counts) <= MOST_LOGIT:
+    elif mixed_searched(game):
         found += [logit_path(game)]
     return _unlike([profile for profile in found if is_equilibrium(game, profile)])
+
+
+def mixed_searched(game: NormalForm) -> bool:
+    """Whether mixed equilibria are searched, too: with more than two players, in games that are not too large."""
+    players = len(game.counts)
+    small = game.payoff[..., 0].size * players**2 <= MOST_PATH and sum(game.counts) <= MOST_LOGIT
+    return players == 2 or small
 
 
 def _bimatrix(game: NormalForm) -> list[Profile]:
@@ -176,12 +183,12 @@ def _certified(game: NormalForm, pairs: Iterable[tuple[np.ndarray, np.ndarray]],
 
 def _unlike(profiles: list[Profile]) -> list[Profile]:
     """Profiles without repetitions."""
-    kept: list[Profile] = []
-    for profile in profiles:
-        flat = np.concatenate(profile.strategies)
-        if all(np.abs(np.concatenate(other.strategies) - flat).max() > 1e-6 for other in kept):
-            kept.append(profile)
-    return kept
+    flat = np.array([np.concatenate(profile.strategies) for profile in profiles])
+    kept: list[int] = []
+    for k, own in enumerate(flat):
+        if (np.abs(flat[kept] - own).max(1, initial=0.0) > 1e-6).all():
+            kept.append(k)
+    return [profiles[k] for k in kept]
 
 
 def logit_path(game: NormalForm, rounds: int = 120) -> Profile:

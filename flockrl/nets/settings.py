@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part
+from flockrl.core.settings import Part, check_numbers
 
 Net = Literal["flat", "entities", "deep_set"]
 SIZE, HEADS = 32, 4
@@ -34,12 +34,8 @@ class NetConfig(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, owners in {"entity_size": ("entities", "deep_set"), "entity_heads": ("entities",)}.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if self.net not in owners:
+            if getattr(self, name) is not None and self.net not in owners:
                 raise UsageError(f"{name} has no meaning with net={self.net}: it belongs to {' and '.join(owners)}.")
-            if value < 1:
-                raise UsageError(f"{name} cannot be {value}.")
+        check_numbers(self, "entity_size", "entity_heads", least=1)
         if self.net == "entities" and (self.entity_size or SIZE) % (self.entity_heads or HEADS):
             raise UsageError("entity_heads must divide entity_size.")

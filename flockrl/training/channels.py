@@ -24,7 +24,8 @@ SILENCE = "bits=0"
 
 
 def talks(config: Any) -> bool:
-    """Whether the agents of a run with this `RunConfig` talk."""
+    """Whether the agents of a run with this `RunConfig` are one team that talks. Sides and tiers are not: each has a
+    channel of its own (`channels`)."""
     return getattr(config.config, "comm", "none") != "none"
 
 
@@ -67,9 +68,11 @@ def channels(config: Any) -> list[Channel]:
 def on_channel(config: Any, env: Any, channel: str) -> tuple[Algorithm, Any]:
     """The learner of a `RunConfig` whose messages take another channel, with its parameters as they are; and the
     environment as it is with that channel."""
+    own = config.config
+    if not talks(config) and channels(own):
+        raise UsageError("Another channel is for runs of one team, and here each side or tier has one of its own.")
     if not talks(config):
         raise UsageError("A channel is between agents that talk, and those of this run do not: train with --comm.")
-    own = config.config
     other = dataclasses.replace(own, channel=channel)
     if channel_of(other).ranked and not channel_of(own).ranked:
         raise UsageError("These agents did not learn who should speak: use access=round_robin with top.")
@@ -80,7 +83,7 @@ def on_channel(config: Any, env: Any, channel: str) -> tuple[Algorithm, Any]:
 def listening(run: Any, seed: int = 0, best: bool = False, envs: int = 64) -> Listening:
     """What the messages of a run's team do, in its own environment, which must be compiled."""
     if not talks(run.config):
-        raise UsageError(f"The agents of {run.path} do not talk.")
+        raise UsageError(f"{run.path} is no run of one team that talks.")
     if isinstance(run.env, Host):
         raise UsageError("What messages do is measured in compiled environments, and this one runs on the host.")
     spec = run.spec

@@ -96,7 +96,15 @@ def schedules(config: RunConfig) -> list[str]:
 def follows(config: RunConfig) -> list[str]:
     """The settings that follow from the first length of the run and do not change with it."""
     own = [s.config for s in config.config.learners.values()] if isinstance(config.config, Sides) else [config.config]
+    own = [learner for one in own for learner in _learners(one)]
     return [name for name in FOLLOW if any(getattr(one, name, 0) is None for one in own)]
+
+
+def _learners(config: Any) -> list[Any]:
+    """The settings of all learners below: those of tiers, or these."""
+    if not isinstance(config, FeudalConfig):
+        return [config]
+    return [learner for name in config.tiers for learner in _learners(config.tier(name))]
 
 
 def _bonus(config: Any) -> bool:

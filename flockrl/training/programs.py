@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 
 from flockrl.algos.assembly import ACTS, Sides, facts, make_algorithm
 from flockrl.algos.defaults import as_begun
+from flockrl.algos.feudal_config import FeudalConfig
 from flockrl.algos.wrappers.held import held
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError, install
@@ -72,11 +74,26 @@ def _as_begun(config: RunConfig, spec: EnvSpec) -> RunConfig:
     """The run with what follows from its first length, where it was lengthened."""
     if not config.extended:
         return config
-    given, begun = config.config, partial(as_begun, spec=spec, envs=config.options.envs, steps=config.extended[0])
+    given, begun = config.config, partial(_begun, spec=spec, envs=config.options.envs, steps=config.extended[0])
     if isinstance(given, Sides):
         learners = {n: dataclasses.replace(side, config=begun(side.config)) for n, side in given.learners.items()}
         return dataclasses.replace(config, config=Sides({**given.players, **learners}))
     return dataclasses.replace(config, config=begun(given))
+
+
+def _begun(config: Any, spec: EnvSpec, envs: int, steps: int) -> Any:
+    """Settings of a learner as a run of `steps` environment steps has them, those of tiers included."""
+    if not isinstance(config, FeudalConfig):
+        return as_begun(config, spec, envs, steps)
+    updates = math.ceil(steps / (envs * config.rollout_steps))
+    found: dict[str, Any] = {}
+    for name in config.tiers:
+        own, word = config.tier(name), f"{name}_settings"
+        first = _begun(own, spec, envs, updates * envs * own.rollout_steps)
+        values = {field.name: getattr(first, field.name) for field in dataclasses.fields(own)}
+        changed = {key: value for key, value in values.items() if value != getattr(own, key)}
+        found[word] = {**getattr(config, word), **changed}
+    return dataclasses.replace(config, **found)
 
 
 def _held(config: RunConfig, names: tuple[str, ...], env: Any, spec: EnvSpec, *, envs: int, updates: int) -> Algorithm:

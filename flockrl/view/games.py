@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,12 @@ def _figure(columns: int = 1) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, file: Path) -> None:
+    """Write a picture. It is drawn first, so that nothing is made where that fails."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=file.suffix[1:].lower())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file)
+        file.write_bytes(drawn.getvalue())
     except OSError as error:
         raise UsageError(f"Cannot write {file}: {error.strerror or error}.") from error
 

@@ -321,7 +321,7 @@ def test_tables_are_paid_at_once():
         ("ippo", {"bonus_scale": 0.0}, "bonus_scale has no meaning with bonus=none"),
         ("ippo", {"bonus": "rnd", "bonus_cell": 1.0}, "bonus_cell has no meaning with bonus=rnd"),
         ("iql", {"bonus": "influence", "bonus_on": "own"}, "bonus_on has no meaning with bonus=influence"),
-        ("iql", {"bonus": "count", "bonus_scale": -1.0}, "bonus_scale cannot be -1"),
+        ("iql", {"bonus": "count", "bonus_scale": -1.0}, "bonus_scale must be at least 0, not -1"),
         ("iql", {"bonus": "count", "bonus_bits": 8, "bonus_cell": 1.0}, "two ways to count"),
         ("iql", {"bonus": "count", "bonus_on": "state", "bonus_kind": "minimum"}, "use it with --bonus-on own"),
         ("iql", {"bonus": "counts"}, "bonus must be one of"),

@@ -353,9 +353,9 @@ def test_ou_noise_is_correlated_in_time_and_has_the_same_deviation():
     [
         ("maddpg", {"steps_per_update": 7}, "steps_per_update"),
         ("maddpg", {"explore": "gumbel"}, "explore=gumbel does not fit continuous"),
-        ("matd3", {"policy_delay": 0}, "policy_delay cannot be 0"),
+        ("matd3", {"policy_delay": 0}, "policy_delay must be at least 1, not 0"),
         ("masac", {"buffer_size": 10**12}, "smaller buffer_size"),
-        ("masac", {"tau": 0.0}, "tau cannot be"),
+        ("masac", {"tau": 0.0}, "tau must be above 0 and at most 1, not 0.0"),
         ("maddpg", {"sequence": 4}, "memory=gru"),
         ("matd3", {"burn_in": 4}, "memory=gru"),
         ("masac", {"memory": "gru", "sequence": 17}, "batch_size"),

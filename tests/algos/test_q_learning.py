@@ -253,8 +253,8 @@ def test_hidden_sides_do_not_mix():
         ({"burn_in": 3}, "memory=gru"),
         ({"td_lambda": 0.5, "n_step": 2}, "set only one"),
         ({"sequence": 300, "batch_size": 256}, "batch_size"),
-        ({"td_lambda": 1.5}, "td_lambda cannot be 1.5"),
-        ({"target_every": 0}, "target_every cannot be 0"),
+        ({"td_lambda": 1.5}, "td_lambda must be from 0 to 1, not 1.5"),
+        ({"target_every": 0}, "target_every must be at least 1, not 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, words):

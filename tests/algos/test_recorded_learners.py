@@ -352,7 +352,7 @@ def test_bad_settings_are_named():
         ("td3_bc", {"behaviour": -0.1}), ("td3_bc", {"q_scale": -1.0}), ("implicit_q", {"expectile": 1.0}),
         ("implicit_q", {"advantage_scale": -1.0}), ("implicit_q", {"advantage_limit": 0.0}),
     ):  # fmt: skip
-        with pytest.raises(UsageError, match=f"{next(iter(setting))} cannot be"):
+        with pytest.raises(UsageError, match=f"{next(iter(setting))} must be"):
             make_config(name, setting)
     with pytest.raises(UsageError, match="one choice or real actions"):
         make_algorithm("cql_continuous", MIXED, make_config("cql_continuous", {}), envs=2, updates=1)

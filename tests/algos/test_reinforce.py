@@ -200,8 +200,8 @@ def test_names():
     [
         ({"advantage": "gae", "baseline": "none"}, "use --baseline own or central, or --advantage return"),
         ({"gae_lambda": 0.5}, "use --advantage gae"),
-        ({"advantage": "gae", "gae_lambda": 1.5}, "gae_lambda cannot be 1.5"),
-        ({"lr": 0.0}, "lr cannot be 0.0"),
+        ({"advantage": "gae", "gae_lambda": 1.5}, "gae_lambda must be from 0 to 1, not 1.5"),
+        ({"lr": 0.0}, "lr must be above 0, not 0.0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, sentence):

@@ -8,9 +8,11 @@ import pytest
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.presets import make_config
 from flockrl.core.errors import UsageError
+from flockrl.core.groups import make_groups
 from flockrl.core.types import Box, EnvSpec, Observation
 from flockrl.envs.registry import make
 from flockrl.nets.heads import make_head
+from flockrl.rollouts.compiled import scan_rollout
 from flockrl.training.config import RunConfig, TrainOptions
 from flockrl.training.programs import make_program
 
@@ -49,20 +51,17 @@ def program_of(name, env, steps, updates=50, **settings):
 
 
 def differentiated(program, key=1):
-    """The first state, a function of the policy's parameters that plays, and what `through` makes of them."""
+    """The first state, a function of the policy's parameters that plays, and what `through` tells of them."""
     state = jax.jit(program.init)(jax.random.key(0))
-    seen = {}
 
     def play(params):
-        from flockrl.rollouts.compiled import scan_rollout
-
         actors, trajectory, episodes = scan_rollout(
             program.actor, params, program.env, state.actors, jax.random.key(key)
         )
         return trajectory, (actors, episodes)
 
-    seen["trajectory"], _, told = jax.jit(lambda: program.algorithm.through(state.learner, play))()
-    return state, play, {**seen, **told}
+    trajectory, _, told = jax.jit(lambda: program.algorithm.through(state.learner, play))()
+    return state, play, {"trajectory": trajectory, **told}
 
 
 def by_hand(program, state, trajectory):
@@ -163,8 +162,6 @@ def test_a_rollout_whose_derivatives_overflow_teaches_nothing():
 
 def test_squashed_actions_stay_within_their_bounds_and_have_the_density_of_tanh():
     spec = Carts().spec
-    from flockrl.core.groups import make_groups
-
     group = make_groups(spec, "groups")[0]
     head, out = make_head(spec, group, squashed=True), jnp.array([[0.5, -1.0], [3.0, 0.5]])[None]
     action, logp = head.sample(jax.random.key(0), jnp.repeat(out, 4000, 0), None)

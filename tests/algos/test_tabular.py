@@ -228,7 +228,7 @@ def test_impossible_settings_are_refused():
     for size in (0, 1000, 2**31):
         with pytest.raises(UsageError, match=f"power of two between 1 and 2\\^30, not {size}\\."):
             make_config("iql_tabular", {"table_size": size})
-    with pytest.raises(UsageError, match="lr cannot be"):
+    with pytest.raises(UsageError, match="lr must be above 0 and at most 1"):
         make_config("iql_tabular", {"lr": 1.5})
     many = EnvSpec("test", tuple(map(str, range(99))), (Box((1,)),) * 99, (Discrete(99),) * 99, max_steps=3)
     config = make_config("iql_tabular", {"table_size": 2**30})

@@ -1,17 +1,21 @@
 """What a channel does to messages on their way, and how it is written down."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_exchanges import B, look, say, start, team
 
+from flockrl.algos.feudal_config import FeudalConfig
 from flockrl.comm.channel import Channel, parse_channel
 from flockrl.comm.luck import draw_seeds, from_seeds
 from flockrl.comm.settings import CommConfig
 from flockrl.comm.talk import delayed, quantised
 from flockrl.core.errors import UsageError
 from flockrl.core.types import choose
+from flockrl.training.channels import on_channel
 
 
 @pytest.mark.parametrize(
@@ -27,12 +31,15 @@ def test_a_channel_is_written_as_it_is_read(text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loss=2", "chance from 0 to 1"), ("loss", "name=value"), ("los=0.1", "Did you mean 'loss'"),
-        ("loss=nan", "chance"), ("loss=x", "must be a number"), ("delay=1.5", "whole number"),
+        ("loss=2", "loss of a channel must be from 0 to 1, not 2"), ("loss", "name=value"),
+        ("los=0.1", "Did you mean 'loss'"), ("loss=nan", "loss of a channel must be a finite number from 0 to 1"),
+        ("loss=x", "must be a number"), ("delay=1.5", "whole number"),
         ("delay=-1", "from 0 to"),
         ("bits=99", "from 0 to 16"), ("top=0", "at least 1"), ("access=round_robin", "top"),
-        ("topology=rin", "Did you mean 'ring'"), ("topology=01/1", "square"), ("hub=1", "star"), ("noise=-1", "noise"),
-        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "noise"), (f"topology={'2' * 5000}", "file of rows"),
+        ("topology=rin", "Did you mean 'ring'"), ("topology=01/1", "square"), ("hub=1", "star"),
+        ("noise=-1", "noise of a channel must be at least 0"),
+        ("loss=0.1,loss=0.2", "twice"), ("noise=inf", "must be a finite number of at least 0"),
+        (f"topology={'2' * 5000}", "file of rows"),
     ],
 )  # fmt: skip
 def test_a_bad_channel_is_refused_in_one_sentence(text, words):
@@ -177,3 +184,20 @@ def test_counts_of_messages_and_bits():
     seen = net.with_luck(look(), (), jax.random.key(0), False)
     counts = np.asarray(net.step(start(net), seen, ())[2]["messages"])
     np.testing.assert_array_equal(counts[0, 0], [1, 0, 2, 32 * 32])
+
+
+@pytest.mark.parametrize("access", ["weight", "round_robin"])
+def test_a_team_no_larger_than_top_speaks_as_a_whole(access):
+    net = team("commnet", 3, channel=f"top=99,access={access}")
+    memory = net.memory(B)
+    seen = net.with_luck(look(), memory, jax.random.key(0), False)
+    noted = net.step(start(net), seen, memory)[2]
+    np.testing.assert_array_equal(noted["messages"][..., 0], np.ones((B, 3)))
+
+
+def test_sides_and_tiers_have_channels_of_their_own():
+    feudal = FeudalConfig(manager_settings={"comm": "commnet"})
+    with pytest.raises(UsageError, match="each side or tier has one of its own"):
+        on_channel(SimpleNamespace(config=feudal), None, "bits=0")
+    with pytest.raises(UsageError, match="train with --comm"):
+        on_channel(SimpleNamespace(config=FeudalConfig()), None, "bits=0")

@@ -119,9 +119,9 @@ def test_policies_earn_what_they_should(policy, name, episodes, score):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bar:n=1", "n must be a whole number from 2 to 1000"),
-        ("bar:capacity=0", "capacity must lie between 0.1 and 1000"),
-        ("gaussian_squeeze:sigma=-1", "sigma must lie between"),
+        ("bar:n=1", "n must be a whole number from 2 to 1,000"),
+        ("bar:capacity=0", "capacity must be from 0.1 to 1,000"),
+        ("gaussian_squeeze:sigma=-1", "sigma must be from"),
         ("rover:coupling=7", "coupling .7. must be at most n .6."),
     ],
 )

@@ -228,7 +228,7 @@ def test_other_sizes_keep_the_contract():
     [
         ("pass:size=9", "size must be a whole number from 10 to 60"),
         ("push_box:steps=0", "steps must be a whole number"),
-        ("k_step:k=1", "k must be a whole number from 2 to 1000"),
+        ("k_step:k=1", "k must be a whole number from 2 to 1,000"),
         ("k_step:branches=5", "branches must be a whole number from 2 to 4"),
     ],
 )

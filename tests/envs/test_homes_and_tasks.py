@@ -181,7 +181,7 @@ def test_the_contract_with_other_settings():
 
 def test_wrong_settings_are_named():
     for text, words in (("grid/homes:days=0", "days must be a whole number from 1"),
-                        ("grid/homes:efficiency=0", "efficiency must lie between 0.1"),
-                        ("tasks/allocation:rate=-1", "rate must lie between 0 and 1")):  # fmt: skip
+                        ("grid/homes:efficiency=0", "efficiency must be from 0.1"),
+                        ("tasks/allocation:rate=-1", "rate must be from 0 to 1")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             make(text)

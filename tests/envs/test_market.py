@@ -90,6 +90,6 @@ def test_nobody_earns_more_than_the_best(alone):
 
 def test_the_contract_with_several_makers_and_wrong_settings():
     check(make("market/making:makers=3,steps=20"))
-    for text, words in (("makers=0", "from 1 to 100"), ("k=0", "k must lie between"), ("sigma=-1", "sigma must lie")):
+    for text, words in (("makers=0", "from 1 to 100"), ("k=0", "k must be from"), ("sigma=-1", "sigma must be from")):
         with pytest.raises(UsageError, match=words):
             make(f"market/making:{text}")

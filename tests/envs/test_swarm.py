@@ -162,7 +162,7 @@ def test_the_contract_with_other_settings():
 def test_wrong_settings_are_named():
     for text, words in (("flocking:model=vicsec", "Did you mean vicsek"),
                         ("flocking:model=inertia,noise=sight", "noise=sight is for model=vicsek"),
-                        ("search:sight=0", "sight must lie between"),
+                        ("search:sight=0", "sight must be from"),
                         ("foraging:size=3", "size must be a whole number from 5")):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             make(f"swarm/{text}")

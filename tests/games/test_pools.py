@@ -124,6 +124,14 @@ def test_a_damaged_file_of_pools_is_one_sentence(cli, tmp_path, change):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [("--processes", 2), ("--process", 1), ("--devices", 2), ("--steps", 100)])
+def test_what_pools_do_not_take_is_refused(cli, tmp_path, words):
+    (tmp_path / "pools.json").write_text("{}")
+    status, _, err = cli("resume", tmp_path, *words)
+    assert status == 2
+    assert f"{words[0]} is for runs" in err
+
+
 @pytest.mark.parametrize("change", [{"iterations": 10**12}, {"envs": 2**60}, {"episodes": 2**60}, {"meta": "best"}])
 def test_absurd_numbers_in_a_file_of_pools_are_one_sentence(cli, tmp_path, change):
     terms = {"env": "games/kuhn", "oracle": "ippo", "oracle_steps": 10, "iterations": 2, "meta": "nash", "episodes": 1}

@@ -225,6 +225,46 @@ def test_refusals(cli, words, complaint):
     assert err.count("\n") == 1
 
 
+def test_large_games_tell_what_is_looked_for_and_name_their_limits(cli, tmp_path):
+    file = tmp_path / "twelve.npy"
+    np.save(file, np.random.default_rng(0).normal(size=(2,) * 12 + (12,)))
+    status, out, err = cli("solve", file, "--out", tmp_path / "deep" / "er" / "picture.svg")
+    assert status == 0
+    assert "up to 2,500 joint actions, and it has 4,096" in out
+    assert "too large for mixed equilibria: with 12 players they are searched up to 1,388 joint actions" in out
+    assert "degenerate" not in out
+    assert "social optimum" in out  # which a part that is refused does not take along
+    told = [line.removeprefix("twelve.npy has 4,096 joint actions: looking for ") for line in err.splitlines()]
+    assert told[:2] == ["Nash equilibria ...", "correlated equilibria ..."]
+    assert (tmp_path / "deep" / "er" / "picture.svg").stat().st_size > 1000
+
+
+def test_nothing_is_made_where_there_is_nothing_to_draw(cli, tmp_path, monkeypatch):
+    import matplotlib.figure
+
+    def fail(*_, **__):
+        raise ValueError("too large to draw")
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", fail)
+    with pytest.raises(ValueError, match="too large to draw"):
+        cli("solve", "games/chicken", "--out", tmp_path / "deep" / "picture.svg")
+    monkeypatch.setattr("flockrl.games.overview.equilibria", lambda game: [])
+    status, _, err = cli("solve", "games/chicken", "--method", "nash", "--out", tmp_path / "deep" / "picture.svg")
+    assert status == 1
+    assert "no equilibrium was found" in err
+    assert not (tmp_path / "deep").exists()
+
+
+def test_names_of_a_file_cannot_write_to_the_terminal(cli, tmp_path):
+    file = tmp_path / "game.json"
+    names = {"players": ["row\x1b[31m", "column"], "actions": [["a", "b"], ["c", "d"]]}
+    file.write_text(json.dumps({"payoffs": [[[1, 0], [1, 0]], [[0, 0], [0, 0]]], **names}))
+    status, out, _ = cli("solve", file)
+    assert status == 0
+    assert "Strictly dominated" in out
+    assert "\x1b" not in out
+
+
 # --- exploit and crossplay
 
 QUICK = {**TINY, "steps": 512, "eval_every": 512, "checkpoint_every": 512}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flockrl.algos.parts import Schedule
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part
+from flockrl.core.settings import Part, check_numbers
 
 Bonus = Literal["none", "count", "rnd", "icm", "influence"]
 On = Literal["own", "state", "both"]
@@ -72,17 +72,10 @@ class BonusConfig(Part):
             said = given is not None and given is not False and given != ""  # 0 is said, and equals False
             if said and self.bonus not in owners:
                 raise UsageError(f"{name} has no meaning with bonus={self.bonus}: it belongs to {', '.join(owners)}.")
-        checks = {
-            "bonus_scale": lambda x: x >= 0,
-            "bonus_gamma": lambda x: 0 <= x < 1,
-            "bonus_cell": lambda x: x > 0,
-            "bonus_bits": lambda x: 1 <= x <= MOST_BITS,
-            "bonus_decay": lambda x: x > 0,
-        }
-        for name, good in checks.items():
-            value = getattr(self, name)
-            if value is not None and not good(value):
-                raise UsageError(f"{name} cannot be {value}.")
+        check_numbers(self, "bonus_scale", least=0)
+        check_numbers(self, "bonus_gamma", least=0, below=1)
+        check_numbers(self, "bonus_cell", "bonus_decay", above=0)
+        check_numbers(self, "bonus_bits", least=1, most=MOST_BITS)
         if self.bonus_bits and self.bonus_cell:
             raise UsageError("bonus_bits and bonus_cell are two ways to count: set only one of them.")
         if self.bonus_on == "state" and self.bonus_kind not in (None, "independent"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from flockrl.core.errors import UsageError
-from flockrl.core.settings import Part
+from flockrl.core.settings import Part, check_number, check_numbers
 
 SelfPlay = Literal["none", "latest", "uniform", "prioritised", "fictitious", "average", "league", "population"]
 MEETING = ("latest", "uniform", "prioritised", "fictitious")
@@ -52,10 +51,7 @@ def parse_attack(text: str) -> Attack:
         size = float(number)
     except ValueError:
         raise UsageError(f"{name} of the adversary must be a number, not {number!r}.") from None
-    if not 0 < size < math.inf or (kind == "takeover" and size > 1):
-        raise UsageError(
-            f"{name} of the adversary must be above 0{' and at most 1' * (kind == 'takeover')}, not {number}."
-        )
+    check_number(f"{name} of the adversary", size, above=0, most=1 if kind == "takeover" else None)
     return Attack(kind, size)
 
 
@@ -100,18 +96,10 @@ class PracticeConfig(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pool_size < 1:
-            raise UsageError(f"pool_size must be at least 1, not {self.pool_size}.")
-        for name, least in {"main_agents": 1, "main_exploiters": 0, "league_exploiters": 0, "partners": 1}.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        if self.pool_every is not None and self.pool_every < 1:
-            raise UsageError(f"pool_every must be at least 1, not {self.pool_every}.")
-        if self.pool_share is not None and not 0 < self.pool_share <= 1:
-            raise UsageError(f"pool_share must be above 0 and at most 1, not {self.pool_share}.")
+        check_numbers(self, "main_agents", "partners", "pool_size", "pool_every", least=1)
+        check_numbers(self, "main_exploiters", "league_exploiters", least=0)
+        check_numbers(self, "pool_share", "sparring_share", above=0, most=1)
         if self.sparring and self.self_play not in MEETING:
             raise UsageError(f"sparring needs a self_play that meets others: one of {', '.join(MEETING)}.")
-        if not 0 < self.sparring_share <= 1:
-            raise UsageError(f"sparring_share must be above 0 and at most 1, not {self.sparring_share}.")
         if self.adversary:
             parse_attack(self.adversary)

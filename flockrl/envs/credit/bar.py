@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.credit.settings import between, whole
+from flockrl.envs.settings import between, whole
 
 
 class Week(NamedTuple):
@@ -26,9 +26,9 @@ class Bar:
     """
 
     def __init__(self, n: int = 60, nights: int = 6, capacity: float = 3):
-        whole("bar", 2, 1000, n=n)
-        whole("bar", 2, 100, nights=nights)
-        between("bar", 0.1, 1000, capacity=capacity)
+        whole("credit/bar", 2, 1000, n=n)
+        whole("credit/bar", 2, 100, nights=nights)
+        between("credit/bar", 0.1, 1000, capacity=capacity)
         self.n, self.nights, self.capacity = n, nights, float(capacity)
         names = tuple(f"agent_{i}" for i in range(n))
         self.spec = EnvSpec(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.credit.settings import between, whole
+from flockrl.envs.settings import between, whole
 
 EFFORTS = 10
 
@@ -29,9 +29,9 @@ class GaussianSqueeze:
     """
 
     def __init__(self, n: int = 100, mu: float = 175.0, sigma: float = 100.0):
-        whole("gaussian_squeeze", 2, 1000, n=n)
-        between("gaussian_squeeze", 0, 10_000, mu=mu)
-        between("gaussian_squeeze", 0.1, 10_000, sigma=sigma)
+        whole("credit/gaussian_squeeze", 2, 1000, n=n)
+        between("credit/gaussian_squeeze", 0, 10_000, mu=mu)
+        between("credit/gaussian_squeeze", 0.1, 10_000, sigma=sigma)
         self.n, self.mu, self.sigma = n, float(mu), float(sigma)
         names = tuple(f"agent_{i}" for i in range(n))
         seen, does = (Box((1,), 0.0, 1.0),) * n, (Discrete(EFFORTS),) * n

@@ -11,7 +11,7 @@ import numpy as np
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.credit.settings import whole
+from flockrl.envs.settings import whole
 
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
 """Stay, up, down, left, right, as (rows, columns)."""
@@ -38,12 +38,12 @@ class Rover:
     best = 1.0
 
     def __init__(self, n: int = 6, points: int = 4, coupling: int = 3, radius: int = 1, size: int = 8, steps: int = 50):
-        whole("rover", 2, 50, n=n)
-        whole("rover", 1, 50, points=points)
-        whole("rover", 1, 50, coupling=coupling)
-        whole("rover", 0, 20, radius=radius)
-        whole("rover", 2, 100, size=size)
-        whole("rover", 1, 10_000, steps=steps)
+        whole("credit/rover", 2, 50, n=n)
+        whole("credit/rover", 1, 50, points=points)
+        whole("credit/rover", 1, 50, coupling=coupling)
+        whole("credit/rover", 0, 20, radius=radius)
+        whole("credit/rover", 2, 100, size=size)
+        whole("credit/rover", 1, 10_000, steps=steps)
         if coupling > n:
             raise UsageError(f"credit/rover: coupling ({coupling}) must be at most n ({n}).")
         self.n, self.points, self.coupling, self.radius, self.size, self.steps = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.explore.plan import shortest
+from flockrl.envs.settings import whole
 
 UP, DOWN, LEFT, RIGHT = range(4)
 MOVES = np.array([[0, -1], [0, 1], [-1, 0], [1, 0]], np.int32)
@@ -30,13 +30,6 @@ class Place(NamedTuple):
     success: Array
 
 
-def whole(name: str, least: int, most: int, **settings: Any) -> None:
-    """Check whole numbers between bounds."""
-    for setting, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise UsageError(f"explore/{name}: {setting} must be a whole number from {least} to {most}, not {value!r}.")
-
-
 class GridTask(ABC):
     """A square grid on which two agents earn 1, both of them, when their task is done, and nothing before.
 
@@ -49,8 +42,8 @@ class GridTask(ABC):
 
     def __init__(self, name: str, size: int, steps: int, things: Sequence[int]):
         """things: how many values each thing can have."""
-        whole(name, 10, 60, size=size)
-        whole(name, 1, 100_000, steps=steps)
+        whole(f"explore/{name}", 10, 60, size=size)
+        whole(f"explore/{name}", 1, 100_000, steps=steps)
         self.size, self.steps = size, steps
         self.values = (*(size,) * 2 * AGENTS, *things)
         """How many values each number of a place can have: the agents' x and y, and the things."""

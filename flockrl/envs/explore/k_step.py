@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
-from flockrl.envs.explore.grid import whole
+from flockrl.envs.settings import whole
 
 LAST = np.array([[1.0, 1.0], [1.0, 4.0]], np.float32)
 """What the last step pays in the branch of (0, 0), by both actions."""
@@ -33,8 +33,8 @@ class KStep:
     """
 
     def __init__(self, k: int = 10, branches: int = 2):
-        whole("k_step", 2, 1000, k=k)
-        whole("k_step", 2, 4, branches=branches)
+        whole("explore/k_step", 2, 1000, k=k)
+        whole("explore/k_step", 2, 4, branches=branches)
         self.k, self.best = k, float(k + 3)
         self.pays = np.array([True, branches == 4, branches == 4, True])
         names, size = ("agent_0", "agent_1"), k + 1 + 4

@@ -8,7 +8,7 @@ import numpy as np
 from flockrl.core.types import Array
 from flockrl.envs.mpe.core import Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, length, pick, relative
-from flockrl.envs.mpe.settings import share
+from flockrl.envs.settings import share
 
 COLORS = np.array([[0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.25, 0.25, 0.75]])
 """[3, 3] the landmarks' colours: observations give goals by colour."""
@@ -56,5 +56,5 @@ def _goals(rows: Array | np.ndarray, goals: Array) -> Array:
 
 def simple_reference(local_ratio: float = 0.5, max_cycles: int = 25, continuous_actions: bool = False) -> ParticleEnv:
     """Two agents that move and speak, three landmarks, ten words."""
-    share("simple_reference", local_ratio=local_ratio)
+    share("mpe/simple_reference", local_ratio=local_ratio)
     return ParticleEnv(SimpleReference(local_ratio), max_cycles, continuous_actions)

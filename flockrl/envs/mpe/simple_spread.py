@@ -10,7 +10,8 @@ from flockrl.core.types import Array
 from flockrl.envs.assignment import assign
 from flockrl.envs.mpe.core import BLUE, Body, ParticleEnv, Scenario, World
 from flockrl.envs.mpe.geometry import beside, distance, drop_self, nearest, per_other, relative, touching
-from flockrl.envs.mpe.settings import at_least, neighbors, share
+from flockrl.envs.mpe.settings import at_least, neighbors
+from flockrl.envs.settings import share
 
 CAPTURE_RADIUS = 0.1
 
@@ -78,7 +79,7 @@ def simple_spread(
 ) -> ParticleEnv:
     """N agents and N landmarks; where a number of neighbours is set, an agent sees only that many nearest ones."""
     at_least("simple_spread", 1, N=N)
-    share("simple_spread", local_ratio=local_ratio)
+    share("mpe/simple_spread", local_ratio=local_ratio)
     neighbors("simple_spread", num_agent_neighbors=num_agent_neighbors, num_landmark_neighbors=num_landmark_neighbors)
     scenario = SimpleSpread(N, local_ratio, terminate_on_success, num_agent_neighbors, num_landmark_neighbors)
     return ParticleEnv(scenario, max_cycles, continuous_actions)
