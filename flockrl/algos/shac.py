@@ -108,6 +108,7 @@ class Shac(OnPolicy):
             trajectory, rest = play({**self.policy(state), "actor": actor})
             return -self._worth(state, as_team(trajectory)), (trajectory, rest)
 
+        jax.eval_shape(loss, state.params["actor"])  # what is wrong with the environment itself is told as it is
         try:
             (lost, (trajectory, rest)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
         except (TypeError, ValueError, NotImplementedError) as error:
