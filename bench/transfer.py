@@ -5,7 +5,7 @@
 
 Prints, for each number of agents, the mean return per agent of random play, of the runs (mean over them, and the lowest
 and the highest), of the oracle, and of the runs that were trained at that number (`--beside`), where there are any; and
-how much of what the oracle, or such teams, gain over random play the runs gain.
+how much of what the oracle, or such teams, gain over random play the runs gain, with intervals of 95 % over seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from bought import ratio
 
 import flockrl
 from flockrl.training.scripted import Scripted
@@ -30,8 +31,8 @@ def main() -> None:
     runs, others = [flockrl.Run(path) for path in given.runs], [flockrl.Run(path) for path in given.beside]
     path = runs[0].config.env.partition(":")[0]
     print(
-        f"{'agents':>6} {'random':>8} {'runs':>8} {'lowest':>8} {'highest':>8} {given.oracle:>9} {'of oracle':>9} "
-        f"{'trained':>8} {'of trained':>10}"
+        f"{'agents':>6} {'random':>8} {'runs':>8} {'lowest':>8} {'highest':>8} {given.oracle:>9} {'of oracle':>17} "
+        f"{'trained':>8} {'of trained':>17}"
     )
     for size in given.sizes:
         env = f"{path}:{given.setting}={size}"
@@ -39,13 +40,18 @@ def main() -> None:
         mine = np.array([run.evaluate(given.episodes, env=env).mean for run in runs])
         number = flockrl.make_env(env).spec.num_agents
         there = [run.evaluate(given.episodes).mean for run in others if run.spec.num_agents == number]
-        gain = mine.mean() - chance
-        beside = f"{np.mean(there):8.2f} {gain / (np.mean(there) - chance):10.0%}" if there else ""
+        beside = f"{np.mean(there):8.2f} {_share(mine - chance, np.array(there) - chance)}" if there else ""
         print(
             f"{size:6} {chance:8.2f} {mine.mean():8.2f} {mine.min():8.2f} {mine.max():8.2f} {best:9.2f} "
-            f"{gain / (best - chance):9.0%} {beside}",
+            f"{_share(mine - chance, np.array([best - chance]))} {beside}",
             flush=True,
         )
+
+
+def _share(gains: np.ndarray, theirs: np.ndarray) -> str:
+    """How much of their gains over random play [runs] the runs gain, and its interval, over seeds."""
+    value, low, high = ratio(gains, theirs)
+    return f"{f'{value:.0%} [{low:.0%}, {high:.0%}]':>17}"
 
 
 if __name__ == "__main__":

@@ -125,12 +125,35 @@ class Points(nn.Module):
 def attention(query: Array, key: Array, value: Array, heads: int, mask: Array | None) -> Array:
     """[..., Q, size]: softmax(query key / sqrt(D)) value over the keys [..., E, size] that the mask [..., E] leaves,
     each head with a share D of the numbers."""
-    ask, key, value = (x.reshape(*x.shape[:-1], heads, -1) for x in (query, key, value))
-    scores = jnp.einsum("...qhd,...ehd->...hqe", ask * ask.shape[-1] ** -0.5, key)
-    if mask is not None:
-        scores = jnp.where(mask[..., None, None, :], scores, AWAY)
-    heard = jnp.einsum("...hqe,...ehd->...qhd", jax.nn.softmax(scores), value)
-    return heard.reshape(query.shape)
+    ask, key, value = (jnp.swapaxes(x.reshape(*x.shape[:-1], heads, -1), -2, -3) for x in (query, key, value))
+    there = None if mask is None else mask[..., None, None, :]
+    heard = _heard(ask * ask.shape[-1] ** -0.5, key, value, there)
+    return jnp.swapaxes(heard, -2, -3).reshape(query.shape)
+
+
+@jax.custom_vjp
+def _heard(ask: Array, key: Array, value: Array, there: Array | None) -> Array:
+    """[..., H, Q, D] from [..., H, Q, D], [..., H, E, D] twice and [..., 1, 1, E]. The gradient is written out, because
+    products of many small matrices are slow on a CPU where they sum over the first axis of both."""
+    return _heard_forward(ask, key, value, there)[0]
+
+
+def _heard_forward(ask: Array, key: Array, value: Array, there: Array | None) -> tuple[Array, tuple[Array, ...]]:
+    scores = ask @ key.swapaxes(-1, -2)
+    weights = jax.nn.softmax(scores if there is None else jnp.where(there, scores, AWAY))
+    heard = weights @ value
+    return heard, (ask, key, value, weights, heard)
+
+
+def _heard_backward(residuals: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
+    ask, key, value, weights, heard = residuals
+    scores = weights * (upstream @ value.swapaxes(-1, -2) - (upstream * heard).sum(-1, keepdims=True))
+    # The barrier keeps the compiler from folding the transposes into the products again.
+    turned, given = jax.lax.optimization_barrier((scores.swapaxes(-1, -2), weights.swapaxes(-1, -2)))
+    return scores @ key, turned @ ask, given @ upstream, None
+
+
+_heard.defvjp(_heard_forward, _heard_backward)
 
 
 def _read(kind: Kind, x: Array) -> tuple[Array, Any]:

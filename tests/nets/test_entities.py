@@ -63,6 +63,29 @@ def test_attention_is_a_weighted_mean_over_what_is_there():
         np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-5)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_attention_and_its_gradient_are_those_of_the_plain_formula(hidden):
+    """Five agents, two heads of three numbers, four that ask seven."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    query, key, value, aim = (jax.random.normal(k, (5, n, 6)) for k, n in zip(keys, (4, 7, 7, 4), strict=False))
+    mask = jax.random.bernoulli(keys[4], 0.5, (5, 7)).at[:, 0].set(True) if hidden else None
+
+    def plain(query, key, value):
+        ask, key, value = (x.reshape(*x.shape[:-1], 2, 3) for x in (query, key, value))
+        scores = jnp.einsum("aqhd,aehd->ahqe", ask, key) / 3**0.5
+        scores = scores if mask is None else jnp.where(mask[:, None, None], scores, -jnp.inf)
+        return jnp.einsum("ahqe,aehd->aqhd", jax.nn.softmax(scores), value).reshape(query.shape)
+
+    def both(formula):
+        return jax.value_and_grad(lambda *x: (formula(*x) * aim).sum(), argnums=(0, 1, 2))(query, key, value)
+
+    def mine(*x):
+        return attention(*x, 2, mask)
+
+    np.testing.assert_allclose(mine(query, key, value), plain(query, key, value), atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), both(mine), both(plain))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [0, 2])
 def test_entities_that_are_away_are_not_read(heads):
