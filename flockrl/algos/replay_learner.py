@@ -58,8 +58,8 @@ class ReplayConfig(LearnerConfig, CreditConfig):
     fingerprint: bool = False
     """Let agents observe how far the team had learned when it acted, so that old experience is told from new."""
     gamma: float | None = None
-    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100, and 1 in games
-    that are won or lost."""
+    """Discount factor; by default 1 - 1 / (0.4 h) for episodes of up to h steps, with h between 25 and 250, and 1 in
+    games that are won or lost."""
     tau: float = 0.02
     """How far the target networks move towards the online ones when they move."""
 

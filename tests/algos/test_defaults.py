@@ -24,10 +24,12 @@ def world(steps: int) -> EnvSpec:
     return EnvSpec("test", ("a_0", "a_1"), (Box((3,)),) * 2, (Discrete(2),) * 2, steps)
 
 
-@pytest.mark.parametrize(("game", "gamma"), [("kuhn", 1.0), ("connect_four", 1.0), ("soccer", 0.99), ("chicken", 0.96)])
-def test_games_that_are_won_or_lost_are_not_discounted(game: str, gamma: float):
+@pytest.mark.parametrize(
+    ("game", "ippo", "iql"), [("kuhn", 1, 1), ("connect_four", 1, 1), ("soccer", 0.99, 0.975), ("chicken", 0.96, 0.9)]
+)
+def test_games_that_are_won_or_lost_are_not_discounted(game: str, ippo: float, iql: float):
     spec = make(f"games/{game}").spec
-    for name in ("ippo", "iql"):
+    for name, gamma in (("ippo", ippo), ("iql", iql)):
         assert settle(make_config(name, {}), spec, 4, 10)[0].gamma == pytest.approx(gamma)
     assert settle(make_config("ippo", {"gamma": 0.5}), spec, 4, 10)[0].gamma == 0.5
     assert spec_from_json(spec_to_json(spec)).undiscounted == spec.undiscounted
@@ -36,9 +38,16 @@ def test_games_that_are_won_or_lost_are_not_discounted(game: str, gamma: float):
 
 @pytest.mark.parametrize(("steps", "gamma"), [(1, 0.95), (20, 0.95), (25, 0.96), (50, 0.98), (100, 0.99), (1000, 0.99)])
 def test_the_discount_follows_the_horizon(steps: int, gamma: float):
-    for name in ("ippo", "iql", "ddpg", "iql_tabular"):
+    for name in ("ippo", "ireinforce", "iql_tabular"):
         assert settle(make_config(name, {}), world(steps), 4, 10)[0].gamma == pytest.approx(gamma)
     assert settle(make_config("ippo", {"gamma": 0.5}), world(steps), 4, 10)[0].gamma == 0.5
+
+
+@pytest.mark.parametrize(("steps", "gamma"), [(1, 0.9), (25, 0.9), (50, 0.95), (100, 0.975), (250, 0.99), (1000, 0.99)])
+def test_learners_with_a_replay_look_less_far_ahead(steps: int, gamma: float):
+    for name in ("iql", "qmix", "ddpg", "masac"):
+        assert settle(make_config(name, {}), world(steps), 4, 10)[0].gamma == pytest.approx(gamma)
+    assert settle(make_config("qmix", {"gamma": 0.5}), world(steps), 4, 10)[0].gamma == 0.5
 
 
 @pytest.mark.parametrize(("envs", "minibatches"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 3), (16, 4)])
@@ -64,7 +73,7 @@ def test_minibatches_divide_the_environments(envs: int, minibatches: int):
 def test_gradient_steps_follow_the_budget(envs: int, rollout: int, updates: int, every: int, starts: int):
     config, words = settle(make_config("qmix", {"rollout_steps": rollout}), world(25), envs, updates)
     assert (config.steps_per_update, config.learning_starts) == (every, starts)
-    assert words == f"gamma 0.96, a gradient step every {every} steps, learning from step {starts:,} on"
+    assert words == f"gamma 0.9, a gradient step every {every} steps, learning from step {starts:,} on"
     make_algorithm("qmix", world(25), make_config("qmix", {"rollout_steps": rollout}), envs=envs, updates=updates)
 
 
