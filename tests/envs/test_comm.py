@@ -25,7 +25,8 @@ def ints(*values):
     "name",
     [
         "levers:n=3,ids=7", "switch_riddle:n=4,bit=false", "traffic_junction:rate=0.9,vision=1,difficulty=medium",
-        "traffic_junction:rate=1,compact=true,vision=1", "predator_prey:size=10,mode=cooperative,compact=true",
+        "traffic_junction:rate=1,compact=true,vision=1,one_hot=true",
+        "predator_prey:size=10,mode=cooperative,compact=true",
     ],
 )  # fmt: skip
 def test_they_keep_the_contract(name):
@@ -349,6 +350,17 @@ def test_cars_come_at_the_rate_and_while_there_is_a_place(rate):
     assert abs((full == 5).mean() - some) < 4 * np.sqrt(some * (1 - some) / count)
 
 
+def test_a_route_is_a_number_or_a_one_hot():
+    number, one_hot = (make(f"comm/traffic_junction:difficulty=hard,rate=1,one_hot={c}") for c in ("false", "true"))
+    for state in (lambda s: s, lambda s: number.step(KEY, s, jnp.zeros(20, jnp.int32))[0]):
+        now = state(number.reset(KEY)[0])
+        few, many = number._observe(now).obs, one_hot._observe(now).obs
+        assert many.shape[1] == few.shape[1] + 55
+        np.testing.assert_allclose(many[:, 1:57] @ np.arange(56) / 55, few[:, 1], atol=1e-6)
+        np.testing.assert_array_equal(many[:, 1:57].sum(1), now.on)
+        np.testing.assert_array_equal(np.delete(many, slice(1, 57), 1), np.delete(few, 1, 1))
+
+
 def test_compact_observations_leave_out_what_follows():
     long, short = (make(f"comm/traffic_junction:difficulty=hard,vision=1,compact={c}") for c in ("false", "true"))
     state = cars(long, (0, 0, 3), (1, 0, 4), (7, 20, 9))
@@ -408,9 +420,8 @@ def test_an_unfinished_hunt_is_cut_after_its_steps():
 
 def test_predators_see_what_is_near():
     env = make("comm/predator_prey:size=10")
-    state = Hunt(
-        jnp.int32(0), jnp.array([[0, 0], [1, 1], [1, 1], [9, 9], [5, 5]]), ints(8, 8), jnp.zeros(5, bool), ints(0)[0]
-    )
+    none = jnp.zeros(5, bool)
+    state = Hunt(jnp.int32(0), jnp.array([[0, 0], [1, 1], [1, 1], [9, 9], [5, 5]]), ints(8, 8), none, none, ints(0)[0])
     seen = np.asarray(env._observe(state).obs).reshape(5, 3, 3, 103)
     outside = [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     np.testing.assert_array_equal(seen[0, ..., 100], outside)
@@ -419,6 +430,17 @@ def test_predators_see_what_is_near():
     assert not seen[0, ..., :100][np.array(outside, bool)].any()
     np.testing.assert_array_equal(seen[3, ..., 101], [[1, 0, 0], [0, 0, 0], [0, 0, 0]])
     assert not seen[4, ..., 101].any()
+
+
+def test_the_state_tells_where_the_prey_is_and_who_has_found_it():
+    env = make("comm/predator_prey:size=10")
+    state = hunt(env, (8, 4), (0, 0), (5, 6), (6, 4), (9, 9), (8, 8))._replace(found=jnp.zeros(5, bool))
+    after, seen, *_ = env.step(KEY, state, ints(STAY, UP, DOWN, STAY, STAY))
+    told = np.asarray(seen.state).reshape(5, 7)
+    np.testing.assert_allclose(told[1], [0.4, 0.6, 0.4, -0.2, 0.4, 0.2, 0], atol=1e-6)
+    np.testing.assert_allclose(told[2], [0.7, 0.4, 0.1, 0, 0.1, 0, 1], atol=1e-6)
+    after, *_ = env.step(KEY, after, ints(STAY, STAY, UP, STAY, STAY))  # it has turned away
+    assert after.found.tolist() == [False, False, True, False, False]
 
 
 def test_all_begin_on_cells_of_their_own():
