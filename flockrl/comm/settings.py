@@ -74,8 +74,8 @@ class CommConfig(NetConfig):
             most = MOST_ROUNDS if name == "comm_rounds" else LARGEST
             if value is not None and not 1 <= value <= most:
                 raise UsageError(f"{name} must be from 1 to {most}, not {value}.")
-        if self.comm == "dial" and channel_of(self).bits:
-            raise UsageError("dial rounds messages to bits itself: leave out bits.")
+        if self.comm == "dial" and channel_of(self).bits not in (None, 0, 1):
+            raise UsageError("dial sends one bit for each number: bits may be 0 or 1.")
         if self.early and self.rounds > 1:
             raise UsageError(
                 "What is heard before memory is heard once in a step: leave out comm_rounds, or comm_early."

@@ -142,6 +142,18 @@ def test_the_switch_reaches_the_next_visitor_alone():
     assert days[0][0].neighbours is None
 
 
+def test_the_state_tells_the_day_and_who_has_been_in():
+    env = make("comm/switch_riddle:n=3,places=4")
+    state = env.reset(KEY)[0]._replace(t=ints(2)[0], room=ints(1)[0], been=jnp.array([True, False, False]))
+    state = state._replace(switch=ints(1)[0])
+    day, room, number, been, switch = np.split(np.asarray(env._observe(state).state), [11, 15, 19, 23])
+    assert day.nonzero()[0].tolist() == [2]
+    assert room.tolist() == [0, 1, 0, 0]
+    assert number.tolist() == [0, 1, 0, 0]  # the second
+    assert been.tolist() == [1, 1, 0, 0]
+    assert switch.tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("rooms", "actions", "paid"),
     [
