@@ -23,8 +23,8 @@ class Dial(ShareObs):
         train: m = sigmoid(M h + e), e ~ N(0, 2^2);   test: m = 1 where M h > 0, else 0
 
     Noise makes values between 0 and 1 unreliable, so that learning drives logits apart until rounding them changes
-    nothing; the more of it (`noise` of the channel), the farther. With `bits=1` agents send bits while they learn too: 1
-    where M h + e > 0, with the gradient of the sigmoid, so that rounding has nothing to lose. Gradients reach the
+    nothing; the more of it (`noise` of the channel), the farther. With `bits=1` agents send bits while they learn too:
+    1 where M h + e > 0, with the gradient of the sigmoid, so that rounding has nothing to lose. Gradients reach the
     sender through its message and through time. Listeners add up f(W (2 m_j - 1) + b), so that hearing a 0 differs from
     hearing nothing.
     """
