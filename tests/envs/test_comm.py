@@ -405,8 +405,11 @@ def test_predators_move_and_walls_stop_them():
 
 @pytest.mark.parametrize(
     ("mode", "paid"),
-    [("mixed", (-0.05, 0.0, 0.0)), ("cooperative", (-0.05, 0.1, 0.1)), ("competitive", (-0.05, 0.025, 0.025))],
-)
+    [
+        ("mixed", (-0.05, 0.0, 0.0)), ("cooperative", (-0.05, 0.1, 0.1)), ("competitive", (-0.05, 0.025, 0.025)),
+        ("joint", (-0.05, -0.05, -0.05)),
+    ],
+)  # fmt: skip
 def test_the_modes_pay_differently(mode, paid):
     env = make(f"comm/predator_prey:mode={mode}")
     state = hunt(env, (1, 1), (4, 4), (1, 1), (0, 1))
@@ -415,8 +418,9 @@ def test_the_modes_pay_differently(mode, paid):
     assert after.predators.tolist() == [[3, 4], [1, 1], [1, 1]]  # who is on the prey stays there
     assert not terminated
     last = hunt(env, (1, 1), (1, 2), (1, 1), (1, 1))
-    after, _, _, terminated, truncated = env.step(KEY, last, ints(LEFT, STAY, UP))
-    assert bool(terminated) == (mode == "mixed")
+    after, _, reward, terminated, truncated = env.step(KEY, last, ints(LEFT, STAY, UP))
+    assert bool(terminated) == (mode in ("mixed", "joint"))
+    np.testing.assert_allclose(reward[0], {"cooperative": 0.15, "competitive": 0.05 / 3}.get(mode, 0.0), atol=1e-6)
     assert not truncated
     assert {k: int(v) for k, v in env.measures(after).items()} == {"success": 1, "steps": 1}
     later, *_ = env.step(KEY, after, ints(UP, UP, UP))
