@@ -38,7 +38,9 @@ def early_talk(
         said, there, counts = talk.arrive(past[:, 0], now, 0)
         xs = hear(0, xs, talk.heard(said, jnp.zeros_like(said), there, now))
         found: list[Any] = [
-            net.apply({"params": p}, x[None], h, begins(team.spec, group, opens, now.alive)[None], method="remember")
+            net.apply(
+                {"params": p}, x[None], h, begins(team.spec, group, opens[None], now.alive[None]), method="remember"
+            )
             for (net, p, group), x, h in zip(groups, xs, own, strict=True)
         ]
         hs = [f[0] for f, _ in found]
