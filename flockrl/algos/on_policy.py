@@ -20,7 +20,7 @@ from flockrl.algos.on_policy_config import Reads
 from flockrl.algos.opponents import foreseen_size
 from flockrl.algos.parts import adam, as_number, check_layers, joint, layer_names, mean, schedule_factor, var
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import Group, merge, pooling, take
+from flockrl.core.groups import Group, begins, merge, pooling, take
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.nets.network import Network
 from flockrl.nets.normalisation import Moments, moments, observe
@@ -181,7 +181,8 @@ class OnPolicy(StochasticPolicy, ABC):
         """Values [..., N] in the critic's own units and each group's memory after each step."""
         outs, memories = [], []
         for net, p, group, h in zip(self.critics, params, self.judged, memory, strict=True):
-            out, after = net.apply({"params": p}, self._critic_input(group, seen), h, first)
+            opens = first if self.critic == "central" else begins(self.spec, group, first, seen.alive)
+            out, after = net.apply({"params": p}, self._critic_input(group, seen), h, opens)
             outs.append(out[..., 0, :] if self.critic == "central" else out[..., 0])
             memories.append(after)
         return merge(outs, self.groups, axis=outs[0].ndim - 1), tuple(memories)

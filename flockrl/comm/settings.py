@@ -72,8 +72,8 @@ class CommConfig(NetConfig):
                 raise UsageError(f"{name} has no meaning with comm={self.comm}: it belongs to {', '.join(owners)}.")
         check_numbers(self, "comm_rounds", least=1, most=MOST_ROUNDS)
         check_numbers(self, "comm_size", "comm_heads", least=1, most=LARGEST)
-        if self.comm == "dial" and channel_of(self).bits:
-            raise UsageError("dial rounds messages to bits itself: leave out bits.")
+        if self.comm == "dial" and channel_of(self).bits not in (None, 0, 1):
+            raise UsageError("dial sends one bit for each number: bits may be 0 or 1.")
         if self.early and self.rounds > 1:
             raise UsageError(
                 "What is heard before memory is heard once in a step: leave out comm_rounds, or comm_early."

@@ -196,7 +196,7 @@ class Talk:
         noise = None if luck.noise is None else luck.noise[..., number, :, :]
         if luck.hard is not None:
             assert noise is not None
-            message = regularised(message, noise, luck.hard, self.channel.noise or SIGMA)
+            message = regularised(message, noise, luck.hard, self.channel.noise or SIGMA, bool(self.channel.bits))
         else:
             message = self._coded(message, noise)
         return jnp.concatenate([message * sends[..., None], jax.lax.stop_gradient(sends)[..., None]], -1)

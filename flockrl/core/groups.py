@@ -113,6 +113,14 @@ def take(x: Array, group: Group, axis: int, size: int | None = None) -> Array:
     return x if size is None or x.shape[-1] == size else x[..., :size]
 
 
+def begins(spec: EnvSpec, group: Group, first: Array | None, alive: Array | None) -> Array | None:
+    """Where the memory of a group's agents is cleared: [..., B] where an episode begins; where agents respawn,
+    [..., B, n], also as long as an agent is dead, so that the next life knows nothing of the last one."""
+    if first is None or alive is None or not spec.respawn:
+        return first
+    return first[..., None] | ~take(alive, group, alive.ndim - 1).astype(bool)
+
+
 def pick_agents(x: Any, agents: Sequence[int], axis: int) -> Any:
     """`x` at these places of its agent `axis`; contiguous places cost nothing."""
     agents, total = tuple(agents), x.shape[axis]

@@ -15,7 +15,7 @@ from flockrl.nets.torsos import Dense, orthogonal
 class GRU(nn.Module):
     """Gated recurrent unit (Cho et al. 2014, with the reset gate after the product as in cuDNN).
 
-    x: [T, B, n, F], memory: [B, n, H], first: [T, B] bool -> features and memory after each step,
+    x: [T, B, n, F], memory: [B, n, H], first: [T, B] or [T, B, n] bool -> features and memory after each step,
     both the same array [T, B, n, H].
     """
 
@@ -28,7 +28,8 @@ class GRU(nn.Module):
         kernel = self.param("kernel", orthogonal(1.0), (size, 3 * size))
         bias = self.param("bias", nn.initializers.zeros, (size,))
         steps, agents = x.shape[0], x.shape[2]
-        keep = jnp.repeat(1.0 - first.astype(x.dtype), agents, axis=1)[..., None]
+        keep = 1.0 - first.astype(x.dtype)
+        keep = (jnp.repeat(keep, agents, axis=1) if first.ndim == 2 else keep.reshape(steps, -1))[..., None]
         out = gru_scan(gates.reshape(steps, -1, 3 * size), memory.reshape(-1, size), keep, kernel, bias)
         return out.reshape(*x.shape[:3], size)
 

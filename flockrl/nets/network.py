@@ -17,7 +17,8 @@ from flockrl.nets.torsos import ACTIVATIONS, CNN, MLP, Activation, Dense, call_o
 class Network(nn.Module):
     """MLP (or the user's own `kernel`), then a GRU when `memory` > 0, then a linear layer.
 
-    x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B].
+    x: [..., n, F] with leading axes [T, B] when there is memory; memory: [B, n, H]; first: [T, B]
+    or [T, B, n], where memory is cleared.
     Returns ([..., n, outputs], memory after each step [T, B, n, H] or ()).
     Where observations hold pictures (`sight`), these go through CNNs first (a global state does not).
     beside: [..., n, A] more inputs; x may then have one row for all n agents. Without memory, the torso reads both

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.comm.talk import Conditions, Mail
+from flockrl.core.groups import begins
 from flockrl.core.types import Array, Observation, PyTree
 
 
@@ -32,13 +33,15 @@ def early_talk(
     now = talk.conditions(seen)
 
     def step(carry: tuple[PyTree, Array], row: tuple[list[Array], Conditions, Array]) -> Any:
-        (own, past), (xs, now, begins) = carry, row
-        past = jnp.where(begins[:, None, None, None], 0.0, past)
+        (own, past), (xs, now, opens) = carry, row
+        past = jnp.where(opens[:, None, None, None], 0.0, past)
         said, there, counts = talk.arrive(past[:, 0], now, 0)
         xs = hear(0, xs, talk.heard(said, jnp.zeros_like(said), there, now))
         found: list[Any] = [
-            net.apply({"params": p}, x[None], h, begins[None], method="remember")
-            for (net, p, _), x, h in zip(groups, xs, own, strict=True)
+            net.apply(
+                {"params": p}, x[None], h, begins(team.spec, group, opens[None], now.alive[None]), method="remember"
+            )
+            for (net, p, group), x, h in zip(groups, xs, own, strict=True)
         ]
         hs = [f[0] for f, _ in found]
         own = tuple(h[0] if team.memory_size else () for _, h in found)

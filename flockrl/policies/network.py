@@ -17,7 +17,7 @@ from flockrl.comm.few import Who
 from flockrl.comm.luck import Inbox
 from flockrl.comm.talk import Heard, Spoken, Talk
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import Group, merge, take
+from flockrl.core.groups import Group, begins, merge, take
 from flockrl.core.random import Source, fold_in
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree
 from flockrl.nets.entities import EntityTorso
@@ -137,7 +137,7 @@ class TeamNetwork:
     def alone(self, index: int, params: PyTree, seen: Observation, memory: PyTree, first: Array | None) -> Array:
         """Output [..., n, width] of one group's network, for teams that do not talk; else as `__call__`."""
         group, own = self.groups[index], self._apart(memory)[0][index]
-        reads = self._own(group, seen), own, first if self.recurrent else None
+        reads = self._own(group, seen), own, begins(self.spec, group, first if self.recurrent else None, seen.alive)
         outs: Any = self.nets[index].apply({"params": params}, *reads)
         return outs[0]
 
@@ -169,8 +169,8 @@ class TeamNetwork:
     def _before_talk(self, params: Sequence[PyTree], seen: Observation, own: Any, first: Array | None) -> list[Any]:
         """Each group's features [..., n, F] before it talks, and its memory after each step."""
         return [
-            net.apply({"params": p}, self._own(group, seen), h, first, method="features")
-            for net, p, group, h in zip(self.nets, params, self.groups, own, strict=True)
+            net.apply({"params": p}, self._own(g, seen), h, begins(self.spec, g, first, seen.alive), method="features")
+            for net, p, g, h in zip(self.nets, params, self.groups, own, strict=True)
         ]
 
     def _heads(self, params: Sequence[PyTree], features: Sequence[Array], which: str = "output") -> list[Array]:

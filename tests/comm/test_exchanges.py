@@ -153,6 +153,16 @@ def test_dial_sends_bits_when_it_matters_and_blurs_them_to_learn():
     np.testing.assert_allclose(louder, soft, rtol=1e-6)
 
 
+def test_dial_learns_from_bits_where_the_channel_has_but_one():
+    logit, noise = jnp.array([[[-0.2, 0.3, 3.0]]]), jnp.array([[[1.0, -1.0, -1.0]]])
+    for hard, bits in ((False, [1, 0, 1]), (True, [0, 1, 1])):
+        sent = regularised(logit, noise, jnp.array([hard]), rounded=True)
+        np.testing.assert_array_equal(sent, [[bits]])
+    slope = jax.grad(lambda x: regularised(x, noise, jnp.array([False]), rounded=True).sum())(logit)
+    s = 1 / (1 + np.exp(-np.array([1.8, -1.7, 1.0])))
+    np.testing.assert_allclose(slope, [[s * (1 - s)]], rtol=1e-5)
+
+
 @pytest.mark.parametrize("comm", ["share_obs", "share_intent"])
 def test_what_is_shared_is_read_and_added_up(comm):
     seen = np.array([[1.0], [-2.0], [0.5]])

@@ -25,7 +25,8 @@ def ints(*values):
     "name",
     [
         "levers:n=3,ids=7", "switch_riddle:n=4,bit=false", "traffic_junction:rate=0.9,vision=1,difficulty=medium",
-        "traffic_junction:rate=1,compact=true,vision=1", "predator_prey:size=10,mode=cooperative,compact=true",
+        "traffic_junction:rate=1,compact=true,vision=1,one_hot=true",
+        "predator_prey:size=10,mode=cooperative,compact=true",
     ],
 )  # fmt: skip
 def test_they_keep_the_contract(name):
@@ -139,6 +140,18 @@ def test_the_switch_reaches_the_next_visitor_alone():
     np.testing.assert_array_equal(third[:, :5], [[1, 0, 1, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]])
     np.testing.assert_array_equal(days[0][0].avail, [[True, False, False], [True] * 3, [True, False, False]])
     assert days[0][0].neighbours is None
+
+
+def test_the_state_tells_the_day_and_who_has_been_in():
+    env = make("comm/switch_riddle:n=3,places=4")
+    state = env.reset(KEY)[0]._replace(t=ints(2)[0], room=ints(1)[0], been=jnp.array([True, False, False]))
+    state = state._replace(switch=ints(1)[0])
+    day, room, number, been, switch = np.split(np.asarray(env._observe(state).state), [11, 15, 19, 23])
+    assert day.nonzero()[0].tolist() == [2]
+    assert room.tolist() == [0, 1, 0, 0]
+    assert number.tolist() == [0, 1, 0, 0]  # the second
+    assert been.tolist() == [1, 1, 0, 0]
+    assert switch.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +362,17 @@ def test_cars_come_at_the_rate_and_while_there_is_a_place(rate):
     assert abs((full == 5).mean() - some) < 4 * np.sqrt(some * (1 - some) / count)
 
 
+def test_a_route_is_a_number_or_a_one_hot():
+    number, one_hot = (make(f"comm/traffic_junction:difficulty=hard,rate=1,one_hot={c}") for c in ("false", "true"))
+    for state in (lambda s: s, lambda s: number.step(KEY, s, jnp.zeros(20, jnp.int32))[0]):
+        now = state(number.reset(KEY)[0])
+        few, many = number._observe(now).obs, one_hot._observe(now).obs
+        assert many.shape[1] == few.shape[1] + 55
+        np.testing.assert_allclose(many[:, 1:57] @ np.arange(56) / 55, few[:, 1], atol=1e-6)
+        np.testing.assert_array_equal(many[:, 1:57].sum(1), now.on)
+        np.testing.assert_array_equal(np.delete(many, slice(1, 57), 1), np.delete(few, 1, 1))
+
+
 def test_compact_observations_leave_out_what_follows():
     long, short = (make(f"comm/traffic_junction:difficulty=hard,vision=1,compact={c}") for c in ("false", "true"))
     state = cars(long, (0, 0, 3), (1, 0, 4), (7, 20, 9))
@@ -381,8 +405,11 @@ def test_predators_move_and_walls_stop_them():
 
 @pytest.mark.parametrize(
     ("mode", "paid"),
-    [("mixed", (-0.05, 0.0, 0.0)), ("cooperative", (-0.05, 0.1, 0.1)), ("competitive", (-0.05, 0.025, 0.025))],
-)
+    [
+        ("mixed", (-0.05, 0.0, 0.0)), ("cooperative", (-0.05, 0.1, 0.1)), ("competitive", (-0.05, 0.025, 0.025)),
+        ("joint", (-0.05, -0.05, -0.05)),
+    ],
+)  # fmt: skip
 def test_the_modes_pay_differently(mode, paid):
     env = make(f"comm/predator_prey:mode={mode}")
     state = hunt(env, (1, 1), (4, 4), (1, 1), (0, 1))
@@ -391,8 +418,9 @@ def test_the_modes_pay_differently(mode, paid):
     assert after.predators.tolist() == [[3, 4], [1, 1], [1, 1]]  # who is on the prey stays there
     assert not terminated
     last = hunt(env, (1, 1), (1, 2), (1, 1), (1, 1))
-    after, _, _, terminated, truncated = env.step(KEY, last, ints(LEFT, STAY, UP))
-    assert bool(terminated) == (mode == "mixed")
+    after, _, reward, terminated, truncated = env.step(KEY, last, ints(LEFT, STAY, UP))
+    assert bool(terminated) == (mode in ("mixed", "joint"))
+    np.testing.assert_allclose(reward[0], {"cooperative": 0.15, "competitive": 0.05 / 3}.get(mode, 0.0), atol=1e-6)
     assert not truncated
     assert {k: int(v) for k, v in env.measures(after).items()} == {"success": 1, "steps": 1}
     later, *_ = env.step(KEY, after, ints(UP, UP, UP))
@@ -408,9 +436,8 @@ def test_an_unfinished_hunt_is_cut_after_its_steps():
 
 def test_predators_see_what_is_near():
     env = make("comm/predator_prey:size=10")
-    state = Hunt(
-        jnp.int32(0), jnp.array([[0, 0], [1, 1], [1, 1], [9, 9], [5, 5]]), ints(8, 8), jnp.zeros(5, bool), ints(0)[0]
-    )
+    none = jnp.zeros(5, bool)
+    state = Hunt(jnp.int32(0), jnp.array([[0, 0], [1, 1], [1, 1], [9, 9], [5, 5]]), ints(8, 8), none, none, ints(0)[0])
     seen = np.asarray(env._observe(state).obs).reshape(5, 3, 3, 103)
     outside = [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     np.testing.assert_array_equal(seen[0, ..., 100], outside)
@@ -419,6 +446,17 @@ def test_predators_see_what_is_near():
     assert not seen[0, ..., :100][np.array(outside, bool)].any()
     np.testing.assert_array_equal(seen[3, ..., 101], [[1, 0, 0], [0, 0, 0], [0, 0, 0]])
     assert not seen[4, ..., 101].any()
+
+
+def test_the_state_tells_where_the_prey_is_and_who_has_found_it():
+    env = make("comm/predator_prey:size=10")
+    state = hunt(env, (8, 4), (0, 0), (5, 6), (6, 4), (9, 9), (8, 8))._replace(found=jnp.zeros(5, bool))
+    after, seen, *_ = env.step(KEY, state, ints(STAY, UP, DOWN, STAY, STAY))
+    told = np.asarray(seen.state).reshape(5, 7)
+    np.testing.assert_allclose(told[1], [0.4, 0.6, 0.4, -0.2, 0.4, 0.2, 0], atol=1e-6)
+    np.testing.assert_allclose(told[2], [0.7, 0.4, 0.1, 0, 0.1, 0, 1], atol=1e-6)
+    after, *_ = env.step(KEY, after, ints(STAY, STAY, UP, STAY, STAY))  # it has turned away
+    assert after.found.tolist() == [False, False, True, False, False]
 
 
 def test_all_begin_on_cells_of_their_own():

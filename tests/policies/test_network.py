@@ -167,3 +167,33 @@ def test_anonymous_agents_are_not_told_apart(anonymous):
     swapped = seen._replace(obs=seen.obs[:, :, np.array([2, 1, 0, 3])])  # the wolves change places
     wolves, others = (team_output(net, params, view, first)[:, :, ::2] for view in (seen, swapped))
     assert np.allclose(wolves[:, :, ::-1], others, atol=1e-6) == anonymous
+
+
+@pytest.mark.parametrize("talk", [None, {"comm": "dial", "channel": "topology=neighbours"}])
+@pytest.mark.parametrize("respawn", [True, False])
+def test_a_new_life_knows_nothing_of_the_last_one(respawn, talk):
+    """An agent sees something else in the first step and is dead in the second: from then on its memory is as it would
+    have been, to the bit, if agents respawn; that of one who lived on is another. Step by step it is all the same."""
+    net = network("groups", "gru", talk, dataclasses.replace(SPEC, respawn=respawn))
+    params, (seen, first) = initial(net), sights()
+    alive = seen.alive.at[:2].set(True).at[1, :, :2].set(False)  # the first wolf and the first sheep are dead
+    seen, first = seen._replace(alive=alive.at[2:].set(True), seeds=None), jnp.zeros_like(first)
+    if talk:  # nothing is heard
+        luck = jnp.zeros((T, B, N, 2), jnp.uint32)
+        seen = seen._replace(seeds=luck, neighbours=jnp.zeros_like(seen.neighbours))
+
+    @jax.jit
+    def memories(obs):
+        return merge(net._apart(net(params, seen._replace(obs=obs), net.blank(B), first)[1])[0], net.groups, 2)
+
+    before, after = memories(seen.obs), memories(seen.obs.at[0, :, :, :3].add(1.0))
+    same = (before == after).all(-1)
+    assert not same[0].any()
+    assert bool(same[1:, :, :2].all()) == respawn
+    assert not same[1:, :, 2:].any()
+
+    memory, steps = net.blank(B), []
+    for t in range(T):
+        _, memory, _ = net.step(params, jax.tree.map(lambda x, t=t: x[t], seen), memory)
+        steps.append(merge(net._apart(memory)[0], net.groups, 1))
+    np.testing.assert_allclose(jnp.stack(steps), before, atol=1e-6)

@@ -16,19 +16,20 @@ from flockrl.envs.settings import one_of
 
 SIZES = {5: (3, 0, 20), 10: (5, 1, 40), 20: (10, 1, 80)}
 """Size of the grid -> predators, how far they see, steps of an episode."""
-MODES = ("mixed", "cooperative", "competitive")
+MODES = ("mixed", "cooperative", "competitive", "joint")
 MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1], [0, 0]], np.int32)
 """Rows and columns of the actions up, right, down, left, stay."""
 UP, RIGHT, DOWN, LEFT, STAY = range(5)
 
 
 class Hunt(NamedTuple):
-    """t: steps so far; predators: [N, 2] row and column; prey: [2]; reached: [N] who is on the prey; steps: how many
-    it took until all were."""
+    """t: steps so far; predators: [N, 2] row and column; prey: [2]; found: [N] who has had the prey in view by now;
+    reached: [N] who is on it; steps: how many it took until all were."""
 
     t: Array
     predators: Array
     prey: Array
+    found: Array
     reached: Array
     steps: Array
 
@@ -38,10 +39,13 @@ class PredatorPrey:
 
     Predators may share cells, walls stop them, and one that has reached the prey stays there. Each step costs a
     predator 0.05 until it is on the prey. There it gets 0 (`mixed`), 0.05 k (`cooperative`) or 0.05 / k
-    (`competitive`), where k predators are on the prey. In `mixed` the episode terminates when all are; it is truncated
-    after 20, 40 or 80 steps (grids of 5, 10 or 20). Predators see a square of 1 cell (grid of 5) or 9 cells: the
-    one-hot of each cell's number, whether it is outside, how many prey and how many predators are there. `compact`
-    leaves out the numbers of all cells but the own one, from which they follow.
+    (`competitive`), where k predators are on the prey. In `joint`, which is not IC3Net's, each step costs everyone 0.05
+    until all are on it, so that returns are the steps that the papers count. In `mixed` and `joint` the episode
+    terminates when all are; it is truncated after 20, 40 or 80 steps (grids of 5, 10 or 20). Predators see a square of
+    1 cell (grid of 5) or 9 cells: the one-hot of each cell's number, whether it is outside, how many prey and how many
+    predators are there. `compact` leaves out the numbers of all cells but the own one, from which they follow. The
+    global state, for central critics, has of each predator [row, column, rows and columns to the prey, how many those
+    are, whether it has found it], in parts of the grid's size.
     """
 
     def __init__(self, size: int = 5, mode: str = "mixed", compact: bool = False):
@@ -56,13 +60,15 @@ class PredatorPrey:
             observations=(Box((numbers,), 0.0, float(self.n)),) * self.n,
             actions=(Discrete(5),) * self.n,
             max_steps=self.steps,
+            state_size=7 * self.n,
         )
         self.policies = {"stay": self._stay, "full_information": self._full_information}
 
     def reset(self, key: Array) -> tuple[Hunt, Observation]:
         chosen = jax.lax.top_k(jax.random.uniform(key, (self.size**2,)), self.n + 1)[1]
         places = jnp.stack([chosen // self.size, chosen % self.size], -1)
-        state = Hunt(jnp.int32(0), places[:-1], places[-1], jnp.zeros(self.n, bool), jnp.int32(0))
+        none = jnp.zeros(self.n, bool)
+        state = Hunt(jnp.int32(0), places[:-1], places[-1], self._sees(places[:-1], places[-1]), none, jnp.int32(0))
         return state, self._observe(state)
 
     def step(self, key: Array, state: Hunt, action: Array) -> tuple[Hunt, Observation, Array, Array, Array]:
@@ -71,11 +77,12 @@ class PredatorPrey:
         predators = jnp.where(state.reached[:, None], state.predators, moved)
         reached = (predators == state.prey).all(-1)
         k = reached.sum()
-        paid = 0.05 * {"mixed": 0 * k, "cooperative": k, "competitive": 1 / jnp.maximum(k, 1)}[self.mode]
-        t = state.t + 1
-        state = Hunt(t, predators, state.prey, reached, jnp.where(state.reached.all(), state.steps, t))
-        over = reached.all() & (self.mode == "mixed")
-        return state, self._observe(state), jnp.where(reached, paid, -0.05), over, (t >= self.steps) & ~over
+        there = {"cooperative": k, "competitive": 1 / jnp.maximum(k, 1), "joint": jnp.where(reached.all(), 0, -1)}
+        reward = 0.05 * jnp.where(reached, there.get(self.mode, 0), -1)
+        t, found = state.t + 1, state.found | self._sees(predators, state.prey)
+        state = Hunt(t, predators, state.prey, found, reached, jnp.where(state.reached.all(), state.steps, t))
+        over = reached.all() & (self.mode in ("mixed", "joint"))
+        return state, self._observe(state), reward, over, (t >= self.steps) & ~over
 
     def distances(self, state: Hunt) -> Array:
         """[N, N] how far predators are from each other, in cells."""
@@ -97,7 +104,14 @@ class PredatorPrey:
         own = state.predators[:, 0] * self.size + state.predators[:, 1]
         prey = window == state.prey[0] * self.size + state.prey[1]
         predators = (window[..., None] == own).sum(-1)
-        return Observation(look(self.size**2, window, (prey, predators), self.compact))
+        away = state.prey - state.predators
+        whole = jnp.concatenate([state.predators, away, jnp.abs(away)], -1) / self.size
+        whole = jnp.concatenate([whole, state.found[:, None]], -1).reshape(-1)
+        return Observation(look(self.size**2, window, (prey, predators), self.compact), state=whole)
+
+    def _sees(self, predators: Array, prey: Array) -> Array:
+        """[N] who has the prey in view."""
+        return (jnp.abs(predators - prey) <= self.vision).all(-1)
 
     def _stay(self, state: Hunt, seen: Observation, key: Array) -> Array:
         """Nobody moves."""

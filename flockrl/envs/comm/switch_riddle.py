@@ -42,7 +42,9 @@ class SwitchRiddle:
     perceives anybody (`Observation.neighbours`). Who is outside can only do 0. An agent observes [whether it is in the
     room, with the bit: the switch or 0 outside, the one-hot of its last action, the one-hot of its own number].
     `penalty` is what telling too early costs, 1 in the riddle; a curriculum may begin with more. `places` is the width
-    of the last one-hot, n by default: with the same width, networks of a few prisoners fit more of them.
+    of the last one-hot, n by default: with the same width, networks of a few prisoners fit more of them. The global
+    state, for central critics, has one-hots of the day, of who is in and of how many have been in by now, flags of
+    those who have, and with the bit the switch.
 
     `best` is what telling at the right moment earns, exactly: 540/729 for three, 818520/1048576 for four.
     """
@@ -56,6 +58,7 @@ class SwitchRiddle:
         between("comm/switch_riddle", 0, 100, penalty=penalty)
         self.n, self.bit, self.penalty, self.days, self.actions = n, bit, penalty, 4 * n - 6, 2 + bit
         self.numbers = np.eye(n, places, dtype=bool)
+        self.calendar = np.eye(self.days + 1, 4 * places - 5, dtype=bool)
         self.best = sum((-1) ** k * comb(n, k) * (n - k) ** self.days for k in range(n)) / n**self.days
         self.spec = EnvSpec(
             name="comm/switch_riddle",
@@ -64,6 +67,7 @@ class SwitchRiddle:
             actions=(Discrete(self.actions),) * n,
             max_steps=self.days,
             neighbours=not bit,
+            state_size=7 * places - 5 + bit,
         )
         self.policies = {"tell_last_day": self._tell_last_day, "oracle": self._oracle}
         if bit and n <= 4:
@@ -109,7 +113,14 @@ class SwitchRiddle:
         obs = jnp.concatenate(parts, -1).astype(jnp.float32)
         avail = inside[:, None] | (np.arange(self.actions) == 0)
         heard = None if self.bit else inside[:, None] & (state.before == each)
-        return Observation(obs, avail=avail, neighbours=heard)
+        return Observation(obs, avail=avail, state=self._whole(state), neighbours=heard)
+
+    def _whole(self, state: Prison) -> Array:
+        """[S] what nobody knows alone."""
+        numbers, been = jnp.asarray(self.numbers), state.been | self._inside(state)
+        parts = [jnp.asarray(self.calendar)[state.t], numbers[state.room], numbers[been.sum() - 1]]
+        parts.append((been[:, None] & numbers).any(0))
+        return jnp.concatenate([*parts, *([state.switch[None] > 0] if self.bit else [])]).astype(jnp.float32)
 
     # Policies: the actions of those outside do not matter.
 

@@ -47,23 +47,31 @@ class TrafficJunction:
 
     A car observes [its last action, route / (routes - 1), and for its own cell (`vision=0`) or the 9 around it
     (`vision=1`) the one-hot of the cell's number, whether it is no road, and how many cars are there]. `compact` leaves
-    out the numbers of all cells but the own one, from which they follow. The dead see zeros. Agents are anonymous: any
+    out the numbers of all cells but the own one, from which they follow; `one_hot` tells the route by a one-hot instead
+    of a number, which lets a network tell 56 of them apart at once. The dead see zeros. Agents are anonymous: any
     car may come to any place.
     """
 
     tunable = ("rate",)
 
-    def __init__(self, difficulty: str = "easy", vision: int = 0, rate: float | None = None, compact: bool = False):
+    def __init__(
+        self,
+        difficulty: str = "easy",
+        vision: int = 0,
+        rate: float | None = None,
+        compact: bool = False,
+        one_hot: bool = False,
+    ):
         one_of("comm/traffic_junction", LEVELS, difficulty=difficulty)
         one_of("comm/traffic_junction", (0, 1), vision=vision)
         self.level = level = LEVELS[difficulty]
         self.rate = level.rate if rate is None else rate
         share("comm/traffic_junction", rate=self.rate)
-        self.roads, self.n, self.compact = make_roads(level), level.cars, compact
+        self.roads, self.n, self.compact, self.one_hot = make_roads(level), level.cars, compact, one_hot
         self.paths, self.around = self.roads.paths, self.roads.around(vision)
         self.options = len(self.paths) // len(self.roads.starts)
         """Routes of each entry."""
-        numbers = 2 + window_size(len(self.roads.cells), vision, 1, compact)
+        numbers = 1 + (len(self.paths) if one_hot else 1) + window_size(len(self.roads.cells), vision, 1, compact)
         self.spec = EnvSpec(
             name="comm/traffic_junction",
             agents=tuple(f"car_{i}" for i in range(self.n)),
@@ -137,8 +145,10 @@ class TrafficJunction:
         if self.around.shape[1] > 1:
             window = jnp.asarray(self.around)[state.cell]
         cars = ((window[..., None] == state.cell) & state.on).sum(-1)
-        own = jnp.stack([state.acted, state.route / max(len(self.paths) - 1, 1)], -1)
-        obs = jnp.concatenate([own, look(len(self.roads.cells), window, (cars,), self.compact)], -1)
+        routes = len(self.paths)
+        route = jax.nn.one_hot(state.route, routes) if self.one_hot else state.route[:, None] / max(routes - 1, 1)
+        around = look(len(self.roads.cells), window, (cars,), self.compact)
+        obs = jnp.concatenate([state.acted[:, None], route, around], -1)
         return Observation(jnp.where(state.on[:, None], obs, 0.0), alive=state.on)
 
     def _always_gas(self, state: Traffic, seen: Observation, key: Array) -> Array:
