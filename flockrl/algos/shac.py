@@ -23,7 +23,7 @@ from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import PolicyConfig, Reads
 from flockrl.algos.parts import as_team, descend, mean
-from flockrl.algos.returns import gae
+from flockrl.algos.returns import gae, monte_carlo
 from flockrl.algos.wrappers.practice import refuse_practice
 from flockrl.core.errors import UsageError
 from flockrl.core.lives import learning_weight
@@ -31,6 +31,9 @@ from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 from flockrl.nets.heads import make_head
 from flockrl.nets.torsos import Activation
+
+LAMBDA, EPOCHS = 0.95, 8
+"""Of critics, where the user says nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,25 @@ class ShacConfig(PolicyConfig):
     lr: float = 3e-3
     """Adam's learning rate, of policies and critics."""
     gamma: float | None = None
-    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100."""
+    """Discount factor; by default 1 - 1 / h for episodes of up to h steps, with h between 20 and 100, and 1 in games
+    that are won or lost."""
     critic: Reads = "own"
     """What values at the end of a rollout are estimated from: nothing (there are none then), the own observation, the
     global state (else all), or both (agent)."""
-    gae_lambda: float = 0.95
-    """Lambda of the critic's targets."""
-    critic_epochs: int = 8
-    """Gradient steps of the critic on each rollout."""
+    gae_lambda: float | None = None
+    """Lambda of the critic's targets, by default 0.95."""
+    critic_epochs: int | None = None
+    """Gradient steps of the critic on each rollout, by default 8."""
     normalize_value: bool = True
-    """Let the critic predict returns scaled by their running mean and deviation (PopArt)."""
+    """Let the critic, where there is one, predict returns scaled by their running mean and deviation (PopArt)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, "gamma", "gae_lambda", least=0, most=1)
         check_numbers(self, "critic_epochs", least=1)
+        for name in ("gae_lambda", "critic_epochs"):
+            if self.critic == "none" and getattr(self, name) is not None:
+                raise UsageError(f"{name} is of a critic, and there is none: leave it out, or use shac.")
 
 
 def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algorithm:
@@ -66,8 +73,12 @@ def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algor
     who = "A learner through derivatives"
     if not spec.continuous:
         raise UsageError(f"{who} needs real actions, and agents of {spec.name} choose: use ippo or mappo.")
-    if len(spec.parties) > 1:
+    if len(spec.parties) > 1 or spec.whole is not None:
         raise UsageError(f"{who} maximises what all agents earn, and {spec.name} has sides: use ippo or maddpg.")
+    if spec.respawn or not spec.reward_after_death:
+        raise UsageError(
+            f"{who} needs one return for all, and lives in {spec.name} end or begin on their own: use ippo."
+        )
     if config.critic == "none" and config.rollout_steps < spec.max_steps:
         raise UsageError(
             f"Without a critic a rollout must hold whole episodes, and those of {spec.name} have up to "
@@ -120,22 +131,25 @@ class Shac(OnPolicy):
 
     def _worth(self, state: OnPolicyState, trajectory: Trajectory) -> Array:
         """J: discounted rewards from where the rollout or an episode began, the value of what followed included where
-        an episode was cut; the mean over all such beginnings."""
+        an episode was cut; the mean over all such beginnings, without critics over those whose episode ended."""
         over = trajectory.terminated | trajectory.truncated
-        later = jnp.zeros_like(trajectory.reward)
-        if self.critics:
-            later = self._known(state, trajectory).next_value
-        later = jnp.where(trajectory.terminated, 0.0, later)
-        cut = over.at[-1].set(True)
+        worth, begins = self._summed(state, trajectory, over)
+        begins = begins & trajectory.first.at[0].set(True)[..., None]
+        return jnp.where(begins, worth, 0.0).sum() / jnp.maximum(begins.sum(), 1)
+
+    def _summed(self, state: OnPolicyState, trajectory: Trajectory, over: Array) -> tuple[Array, Array]:
+        """[T, B, N] discounted rewards and values from each step on, and whether all of them are known."""
+        if not self.critics:
+            return monte_carlo(trajectory.reward, over, self.config.gamma)
+        later = jnp.where(trajectory.terminated, 0.0, self._known(state, trajectory).next_value)
 
         def back(worth: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
             reward, cut, later = now
             worth = reward + self.config.gamma * jnp.where(cut, later, worth)
             return worth, worth
 
-        _, worth = jax.lax.scan(back, later[-1], (trajectory.reward, cut, later), reverse=True)
-        begins = trajectory.first.at[0].set(True)[..., None]
-        return jnp.where(begins, worth, 0.0).sum() / (begins.sum() * worth.shape[-1])
+        rows = trajectory.reward, over.at[-1].set(True), later
+        return jax.lax.scan(back, later[-1], rows, reverse=True)[1], jnp.ones_like(over)
 
     def _known(self, state: OnPolicyState, trajectory: Trajectory) -> ValueEstimates:
         return self._estimate(state, trajectory, self._seen(state, trajectory.observation))
@@ -150,7 +164,7 @@ class Shac(OnPolicy):
         grads, lr = told.pop("gradient"), self._lr(state)
         trajectory = as_team(trajectory._replace(extras=told))
         norm = optax.tree.norm(grads)
-        # A rollout whose derivatives overflowed teaches nothing.
+        # A rollout whose derivatives overflowed teaches the policy nothing.
         sound = jnp.isfinite(norm)
         moved = descend(self.optimiser, state.params["actor"], state.optimiser["actor"], grads, lr)
         kept = state.params["actor"], state.optimiser["actor"]
@@ -176,7 +190,8 @@ class Shac(OnPolicy):
         estimates, ended = self._known(state, trajectory), trajectory.terminated
         over = ended | trajectory.truncated
         paid, value, known = trajectory.reward, estimates.value, learning_weight(self.spec, trajectory.alive)
-        returns = value + gae(paid, value, estimates.next_value, ended, over, config.gamma, config.gae_lambda)
+        smoothing = LAMBDA if config.gae_lambda is None else config.gae_lambda
+        returns = value + gae(paid, value, estimates.next_value, ended, over, config.gamma, smoothing)
         critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
         target = (returns - offset) / std
 
@@ -189,6 +204,6 @@ class Shac(OnPolicy):
             return descend(self.optimiser, carry[0], carry[1], grads, lr), lost
 
         began = critics["critic"], state.optimiser["critic"]
-        learned, losses = jax.lax.scan(step, began, None, length=config.critic_epochs)
+        learned, losses = jax.lax.scan(step, began, None, length=config.critic_epochs or EPOCHS)
         metrics = {"value_loss": losses[0], "explained_variance": self._explained(returns, value, known)}
         return learned, stats, estimates.memories, metrics

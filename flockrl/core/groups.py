@@ -115,7 +115,7 @@ def take(x: Array, group: Group, axis: int, size: int | None = None) -> Array:
 
 def begins(spec: EnvSpec, group: Group, first: Array | None, alive: Array | None) -> Array | None:
     """Where the memory of a group's agents is cleared: [..., B] where an episode begins; where agents respawn,
-    [..., B, n], also as long as an agent is dead, so that the next life knows nothing of the last one."""
+    [..., B, n], also as long as an agent is dead, so that a later life knows nothing of the last one."""
     if first is None or alive is None or not spec.respawn:
         return first
     return first[..., None] | ~take(alive, group, alive.ndim - 1).astype(bool)

@@ -37,7 +37,8 @@ def _all() -> dict[str, Preset]:
 
 def _judge(name: str, preset: Preset, facts: Facts) -> Advice:
     try:
-        make_algorithm(name, facts.spec, make_config(name, {}), envs=16, updates=1)
+        whole = {"rollout_steps": facts.spec.max_steps} if preset.settings.get("critic") == "none" else {}
+        make_algorithm(name, facts.spec, make_config(name, whole), envs=16, updates=1)
     except UsageError as error:
         return Advice(name, NO, str(error))
     if preset.recorded:

@@ -247,7 +247,7 @@ def _gaussian(spec: EnvSpec, group: Group, squashed: bool = False) -> Head:
 
     `out` holds the mean of u, then its log standard deviation. Densities are those of u, so that the size of
     the bounds does not matter; actions outside the bounds are clipped before the environment's step. Where they are
-    squashed, tanh(u) stands for u where there are bounds; entropies are still those of u.
+    squashed, tanh(u) stands for u where there are bounds, in densities too; entropies are those of u.
     """
     size = group.action_size
     low, high = (bound[list(group.agents), :size] for bound in action_bounds(spec))

@@ -112,7 +112,9 @@ class Alone:
             avail = _among(avail, agent, n, True)
         whole = jax.tree.map(self._rows, memory, jax.eval_shape(lambda: self.policy.memory(len(obs))))
         source: Any = _Own(key, agent) if isinstance(key, Tape) else key
-        action, after, extras = self.policy.act(params, seen._replace(obs=obs, avail=avail), whole, source, explore)
+        alive = None if seen.alive is None else _among(seen.alive, agent, n, True)
+        seen = seen._replace(obs=obs, avail=avail, alive=alive)
+        action, after, extras = self.policy.act(params, seen, whole, source, explore)
         told = {name: x[:, :, agent] if name == "outbox" else x[:, agent : agent + 1] for name, x in extras.items()}
         return self._action(action), jax.tree.map(self._row, after), told
 

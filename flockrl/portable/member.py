@@ -75,6 +75,7 @@ class MemberModel(Model):
         """
         seen, single = self._seen(obs)
         feed = self._feed(seen, mask, memory, rng, explore)
+        feed.update(self._tell({"alive": None}, len(seen)))  # the memory of the dead is not given
         names = self._explore if explore else self._greedy
         if not self.rounds:
             return self._answer(self._session.run(names, feed), single, explore), np.zeros((0, 1), np.float32)

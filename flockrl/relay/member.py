@@ -162,6 +162,8 @@ class Member:
         whom the agent perceives, where the team's channel goes by that.
         """
         self._step = _counted("step", self._step if step is None else step)
+        if self.model.spec.respawn and not alive:  # who lives in this place next remembers nothing of this life
+            self._memory = None
         model, seen = self.model, np.asarray(obs).reshape(1, -1)
         legal = None if mask is None else np.asarray(mask, bool).reshape(1, -1)
         around = np.zeros(len(model.team), bool)

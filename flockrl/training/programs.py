@@ -62,6 +62,11 @@ def make_program(config: RunConfig, source: Any) -> Program:
             "a file that `flockrl train ... --record FILE` or `flockrl eval RUN --record FILE` wrote."
         )
     if isinstance(source, Host):
+        if setting.algorithm.through is not None:
+            raise UsageError(
+                f"{config.algorithm} differentiates its environment, and {config.env} is not compiled: use ippo, or a "
+                "learner with a replay."
+            )
         _one_device(config)
         return HostProgram(setting, source)
     for name in ("workers", "worker_timeout", "ray", "acting"):

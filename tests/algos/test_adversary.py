@@ -89,7 +89,7 @@ def test_one_agent_is_taken_over_in_a_part_of_the_episodes():
         ("observation:eps=much", "must be a number"),
         ("observation:eps=-1", "must be above 0"),
         ("takeover:share=2", "at most 1"),
-        ("observation:eps=nan", "must be above 0"),
+        ("observation:eps=nan", "must be a finite number above 0"),
     ],
 )
 def test_attacks_that_are_none_are_refused(text, words):

@@ -85,11 +85,12 @@ def by_hand(program, state, trajectory):
                     total += GAMMA ** (t - start + 1) * values[t, b]
                 if last or ended[t, b]:
                     break
-            worth.append(total)
+            if values is not None or ended[t, b] or cut[t, b]:
+                worth.append(total)
     return np.mean(worth)
 
 
-CASES = [("apg", "terminated", 4), ("shac", "terminated", 6), ("shac", "truncated", 6), ("apg", "truncated", 8)]
+CASES = [("apg", "terminated", 4), ("shac", "terminated", 6), ("shac", "truncated", 6), ("apg", "truncated", 6)]
 
 
 @pytest.mark.parametrize(("name", "ends", "steps"), CASES)
@@ -147,7 +148,7 @@ def test_it_learns_what_takes_several_steps(name, steps):
     assert after > -0.05
 
 
-def test_a_rollout_whose_derivatives_overflow_teaches_nothing():
+def test_a_rollout_whose_derivatives_overflow_leaves_the_policy_as_it_is():
     program = program_of("apg", Carts(), 4)
     state, _, told = differentiated(program)
     gone = jax.tree.map(lambda g: g * jnp.nan, told["gradient"])
@@ -180,6 +181,7 @@ def test_squashed_actions_stay_within_their_bounds_and_have_the_density_of_tanh(
         ("shac", Carts(), {"bonus": "rnd"}, "leave out bonus"),
         ("shac", Carts(), {"mean_field": True}, "leave out mean_field"),
         ("shac", Carts(), {"self_play": "latest"}, "self_play needs"),
+        ("apg", Carts(), {"gae_lambda": 0.9}, "gae_lambda is of a critic"),
         ("shac", "mpe/simple_spread", {}, "needs real actions"),
         ("shac", "mpe/simple_tag:continuous_actions=true", {}, "has sides"),
     ],

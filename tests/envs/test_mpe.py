@@ -492,7 +492,7 @@ def test_settings_are_those_of_mpe2(name: str) -> None:
         for s in ("spread", "adversary", "line", "formation")
         for v in (0, -1, 1.5)
     ]
-    + [(f"simple_{s}", "local_ratio", v, "between 0 and 1") for s in ("spread", "reference") for v in (-0.1, 1.1)]
+    + [(f"simple_{s}", "local_ratio", v, "from 0 to 1") for s in ("spread", "reference") for v in (-0.1, 1.1)]
     + [
         (f"simple_{s}", f"num_{k}_neighbors", v, "at least 1")
         for s in ("spread", "adversary", "tag")

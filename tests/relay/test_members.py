@@ -247,6 +247,17 @@ def test_every_kind_of_talk_runs_apart(tmp_path, case):
     close(members)
 
 
+def test_a_member_that_comes_back_to_life_remembers_nothing_as_in_the_joint_policy(tmp_path):
+    spec = dataclasses.replace(REAL, respawn=True)
+    one, seen = Team(tmp_path, "ippo", spec, GRU), sights(REAL, 6)
+    members, alive = one.members(timeout=PATIENCE), np.ones((6, 3), bool)
+    alive[2:4, 1] = False
+    found, joint = play(one, members, seen, alive), one.joint(seen, alive)
+    np.testing.assert_allclose(found[alive], joint[alive], atol=1e-5)
+    assert np.abs(found - one.joint(seen))[4:, 1].max() > 1e-3  # who lived on remembers
+    close(members)
+
+
 def test_what_cannot_run_apart_is_refused_in_a_sentence(team, tmp_path):
     ranked = build("ippo", CHOICES, {"comm": "commnet", "channel": "top=1"})
     with pytest.raises(UsageError, match="access=round_robin"):

@@ -40,7 +40,7 @@ class PredatorPrey:
     Predators may share cells, walls stop them, and one that has reached the prey stays there. Each step costs a
     predator 0.05 until it is on the prey. There it gets 0 (`mixed`), 0.05 k (`cooperative`) or 0.05 / k
     (`competitive`), where k predators are on the prey. In `joint`, which is not IC3Net's, each step costs everyone 0.05
-    until all are on it, so that returns are the steps that the papers count. In `mixed` and `joint` the episode
+    until all are on it, so that returns follow the steps that the papers count. In `mixed` and `joint` the episode
     terminates when all are; it is truncated after 20, 40 or 80 steps (grids of 5, 10 or 20). Predators see a square of
     1 cell (grid of 5) or 9 cells: the one-hot of each cell's number, whether it is outside, how many prey and how many
     predators are there. `compact` leaves out the numbers of all cells but the own one, from which they follow. The
