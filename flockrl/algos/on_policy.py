@@ -47,6 +47,18 @@ class OnPolicyState(NamedTuple):
     magnet: PyTree = ()
 
 
+def require_whole_episodes(spec: EnvSpec, steps: int, without: str, instead: str) -> None:
+    """Refuse rollouts that are shorter than an episode, where nothing estimates what follows them.
+
+    without: what there is none of; instead: what to use for shorter ones.
+    """
+    if steps < spec.max_steps:
+        raise UsageError(
+            f"Without a {without} a rollout must hold whole episodes, and those of {spec.name} have up to "
+            f"{spec.max_steps} steps, not {steps}: use --rollout-steps {spec.max_steps} or more, or {instead}."
+        )
+
+
 class ValueEstimates(NamedTuple):
     """What the critics estimate along a rollout. value, next_value: [T, B, N] of each step and of what followed it, in
     units of returns; scale: mean and deviation [N] of the critics' own units; memories: theirs after each step."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.on_policy import OnPolicy, OnPolicyState
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState, require_whole_episodes
 from flockrl.algos.on_policy_config import OnPolicyConfig, Reads
 from flockrl.algos.parts import descend, mean
 from flockrl.algos.returns import gae, monte_carlo
@@ -86,12 +86,8 @@ class Lesson(NamedTuple):
 
 def make(spec: EnvSpec, config: ReinforceConfig, *, envs: int, updates: int) -> Algorithm:
     """Build the learner for `envs` parallel environments and a run of `updates` updates."""
-    if config.baseline == "none" and config.rollout_steps < spec.max_steps:
-        raise UsageError(
-            f"Without a baseline a rollout must hold whole episodes, and those of {spec.name} have up to "
-            f"{spec.max_steps} steps, not {config.rollout_steps}: use --rollout-steps {spec.max_steps} or more, or "
-            "--baseline own or central."
-        )
+    if config.baseline == "none":
+        require_whole_episodes(spec, config.rollout_steps, "baseline", "--baseline own or central")
     return Reinforce(spec, config, envs, updates).algorithm()
 
 

@@ -32,7 +32,7 @@ from flockrl.core.random import Source, gumbel, normal, split
 from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, EnvSpec, Observation, PyTree
 from flockrl.nets.actions import hard
-from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl
+from flockrl.nets.heads import ILLEGAL, categorical_kl, gaussian_kl, log_slope
 
 LOG_STD = (-5.0, 2.0)
 """Limits of the log standard deviation before tanh."""
@@ -119,15 +119,13 @@ class SAC(OffPolicy):
     def _sample(self, key: Source, out: Array, legal: Array, group: Group) -> tuple[Array, Array]:
         """A continuous group's codes [..., n, A] and their log-densities [..., n], both with gradients.
 
-        u = tanh(z), z ~ N(m, s^2): log pi(u) = log N(z; m, s^2) - log(1 - u^2), the latter as 2 (ln 2 - z -
-        softplus(-2 z)), which does not lose its digits where tanh saturates.
+        u = tanh(z), z ~ N(m, s^2): log pi(u) = log N(z; m, s^2) - log(1 - u^2).
         """
         middle, log_std = _normal(out)
         noise = normal(key, middle.shape, group.agents)
         z = middle + jnp.exp(log_std) * noise
         density = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
-        shrink = 2 * (np.log(2.0) - z - jax.nn.softplus(-2 * z))
-        return jnp.tanh(z) * legal, jnp.where(legal, density - shrink, 0.0).sum(-1)
+        return jnp.tanh(z) * legal, jnp.where(legal, density - log_slope(z), 0.0).sum(-1)
 
     def _log_probs(self, out: Array, legal: Array) -> Array:
         """A discrete group's log-probabilities [..., n, A]; illegal actions stay near -1e9."""

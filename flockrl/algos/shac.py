@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from flockrl.algos.family import Family
-from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
+from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates, require_whole_episodes
 from flockrl.algos.on_policy_config import PolicyConfig, Reads
 from flockrl.algos.parts import as_team, descend, mean
 from flockrl.algos.returns import gae, monte_carlo
@@ -79,11 +79,8 @@ def make(spec: EnvSpec, config: ShacConfig, *, envs: int, updates: int) -> Algor
         raise UsageError(
             f"{who} needs one return for all, and lives in {spec.name} end or begin on their own: use ippo."
         )
-    if config.critic == "none" and config.rollout_steps < spec.max_steps:
-        raise UsageError(
-            f"Without a critic a rollout must hold whole episodes, and those of {spec.name} have up to "
-            f"{spec.max_steps} steps, not {config.rollout_steps}: use --rollout-steps {spec.max_steps}, or shac."
-        )
+    if config.critic == "none":
+        require_whole_episodes(spec, config.rollout_steps, "critic", "shac")
     for name, given in {"bonus": config.bonus != "none", "mean_field": config.mean_field}.items():
         if given:
             raise UsageError(f"{who} differentiates the environment's own rewards and observations: leave out {name}.")
@@ -132,24 +129,14 @@ class Shac(OnPolicy):
     def _worth(self, state: OnPolicyState, trajectory: Trajectory) -> Array:
         """J: discounted rewards from where the rollout or an episode began, the value of what followed included where
         an episode was cut; the mean over all such beginnings, without critics over those whose episode ended."""
-        over = trajectory.terminated | trajectory.truncated
-        worth, begins = self._summed(state, trajectory, over)
-        begins = begins & trajectory.first.at[0].set(True)[..., None]
+        reward, over = trajectory.reward, trajectory.terminated | trajectory.truncated
+        if self.critics:
+            over = over.at[-1].set(True)
+            later = jnp.where(over & ~trajectory.terminated, self._known(state, trajectory).next_value, 0.0)
+            reward = reward + self.config.gamma * later
+        worth, known = monte_carlo(reward, over, self.config.gamma)
+        begins = known & trajectory.first.at[0].set(True)[..., None]
         return jnp.where(begins, worth, 0.0).sum() / jnp.maximum(begins.sum(), 1)
-
-    def _summed(self, state: OnPolicyState, trajectory: Trajectory, over: Array) -> tuple[Array, Array]:
-        """[T, B, N] discounted rewards and values from each step on, and whether all of them are known."""
-        if not self.critics:
-            return monte_carlo(trajectory.reward, over, self.config.gamma)
-        later = jnp.where(trajectory.terminated, 0.0, self._known(state, trajectory).next_value)
-
-        def back(worth: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-            reward, cut, later = now
-            worth = reward + self.config.gamma * jnp.where(cut, later, worth)
-            return worth, worth
-
-        rows = trajectory.reward, over.at[-1].set(True), later
-        return jax.lax.scan(back, later[-1], rows, reverse=True)[1], jnp.ones_like(over)
 
     def _known(self, state: OnPolicyState, trajectory: Trajectory) -> ValueEstimates:
         return self._estimate(state, trajectory, self._seen(state, trajectory.observation))

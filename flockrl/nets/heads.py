@@ -242,6 +242,12 @@ def gaussian_kl(old: tuple[Array, Array], new: tuple[Array, Array], own: Any) ->
     return ((new_log_std - log_std + 0.5 * apart - 0.5) * own).sum(-1)
 
 
+def log_slope(z: Array) -> Array:
+    """log (1 - tanh(z)^2), by which squashing changes a density: as 2 (ln 2 - z - softplus(-2 z)), which does not lose
+    its digits where tanh saturates."""
+    return 2 * (np.log(2.0) - z - jax.nn.softplus(-2 * z))
+
+
 def _gaussian(spec: EnvSpec, group: Group, squashed: bool = False) -> Head:
     """A normal distribution in units of the action's range: action = middle + half range * u.
 
@@ -268,8 +274,8 @@ def _gaussian(spec: EnvSpec, group: Group, squashed: bool = False) -> Head:
         mean, log_std = out[..., :size], out[..., size:]
         z = (u - mean) * jnp.exp(-log_std)
         density = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)
-        if squashed:  # log (1 - tanh(u)^2), with its digits where tanh saturates
-            density = density - jnp.where(bent, 2 * (np.log(2.0) - u - jax.nn.softplus(-2 * u)), 0.0)
+        if squashed:
+            density = density - jnp.where(bent, log_slope(u), 0.0)
         return (density * own).sum(-1)
 
     def sample(key: Source, out: Array, avail: Array | None) -> tuple[Array, Array]:
