@@ -18,6 +18,7 @@ SUITES = {
     "comm": "flockrl.envs.comm",
     "traffic": "flockrl.envs.traffic",
     "market": "flockrl.envs.market",
+    "foraging": "flockrl.envs.foraging",
     "explore": "flockrl.envs.explore",
     "credit": "flockrl.envs.credit",
     "mean_field": "flockrl.envs.mean_field",
@@ -52,7 +53,7 @@ def make(name: Any, **settings: Any) -> Any:
         raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:
-        raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}")
+        raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}{ALSO.get(suite, '')}")
     given = {**parse_settings(text), **settings}
     return _build(path, builders[short], given)
 
@@ -60,19 +61,26 @@ def make(name: Any, **settings: Any) -> Any:
 ELSEWHERE = {
     "smac": "jaxmarl/HeuristicEnemySMAX:scenario={}", "smax": "jaxmarl/HeuristicEnemySMAX:scenario={}",
     "smacv2": "jaxmarl/HeuristicEnemySMAX:scenario={}", "overcooked": "jaxmarl/overcooked:layout={}",
-    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "foraging": "lbf/{}", "robotic_warehouse": "rware/{}",
+    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "robotic_warehouse": "rware/{}",
     "warehouse": "rware/{}", "mpe2": "pettingzoo/mpe2.{}", "atari": "pettingzoo/pettingzoo.atari.{}",
     "butterfly": "pettingzoo/pettingzoo.butterfly.{}", "sisl": "pettingzoo/pettingzoo.sisl.{}",
 }  # fmt: skip
 """What people call suites -> the name of such an environment here."""
+ALSO = {
+    "foraging": " Other fields are foraging/field:size=8,players=2,food=2,coop=true; the package's own are lbf/ID.",
+    "lbforaging": " Compiled tasks of it are in foraging/, such as foraging/8x8-2p-2f-coop.",
+}
+"""What else to say where a name of a suite is not known."""
 
 
 def _meant(suite: str, short: str) -> str:
     """`` Did you mean 'x'?`` for names that other libraries use; empty for others."""
     if short and suite.lower() in ELSEWHERE:
-        return f" Did you mean {ELSEWHERE[suite.lower()].format(short)!r}?"
+        return f" Did you mean {ELSEWHERE[suite.lower()].format(short)!r}?{ALSO.get(suite.lower(), '')}"
     if short:
         return ""
+    if suite.startswith("Foraging-"):
+        return _meant("lbforaging", suite)
     if re.search(r"-v[0-9]+$", suite):
         return f" Did you mean 'gymnasium/{suite}'?"
     from flockrl.envs.adapters import pettingzoo

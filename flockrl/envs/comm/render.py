@@ -40,7 +40,7 @@ class Grid(Sketch):
         self.text(x, y, words, 1.2 * radius, WHITE)
 
 
-def _shared(cells: Sequence[Any]) -> list[tuple[int, int]]:
+def shared(cells: Sequence[Any]) -> list[tuple[int, int]]:
     """For each cell of a list its place among the equal ones, and how many these are."""
     return [(list(cells[:i]).count(cell), list(cells).count(cell)) for i, cell in enumerate(cells)]
 
@@ -55,7 +55,7 @@ def traffic_frames(states: Sequence[Any], cells: np.ndarray, grid: int, size: in
             sketch.cell((row, column), mix(INK, 0.88), WHITE)
         cars = np.flatnonzero(state.on)
         places = [tuple(cells[state.cell[i]].tolist()) for i in cars]
-        for i, place, share in zip(cars, places, _shared(places), strict=True):
+        for i, place, share in zip(cars, places, shared(places), strict=True):
             if state.now[i] and not share[0]:
                 sketch.cell(place, fill=mix(GOLD, 0.3))
             if state.acted[i]:
@@ -76,7 +76,7 @@ def hunt_frames(states: Sequence[Any], grid: int, vision: int, size: int) -> lis
             sketch.cell((row, column), mix(GREEN, 0.85) if (far[:, row, column] <= vision).any() else WHITE, LINE)
         sketch.cell(state.prey, fill=mix(ROSE, 0.2))
         places = [tuple(place) for place in state.predators.tolist()]
-        for i, (place, share) in enumerate(zip(places, _shared(places), strict=True)):
+        for i, (place, share) in enumerate(zip(places, shared(places), strict=True)):
             sketch.piece(place, color_of(i), str(i), share)
         pictures.append(sketch.picture())
     return pictures
