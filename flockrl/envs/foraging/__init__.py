@@ -1,4 +1,4 @@
-"""Level-based foraging, compiled: the rules of lbforaging 2; names of tasks are its own without `Foraging-` and `-v3`."""
+"""Level-based foraging, compiled: the rules of lbforaging 2, and its names without `Foraging-` and `-v3`."""
 
 from flockrl.envs.foraging.field import field, named
 
