@@ -25,7 +25,7 @@ def ints(*values):
     "name",
     [
         "levers:n=3,ids=7", "switch_riddle:n=4,bit=false", "traffic_junction:rate=0.9,vision=1,difficulty=medium",
-        "traffic_junction:rate=1,compact=true,vision=1,one_hot=true",
+        "traffic_junction:rate=1,compact=true,vision=1,one_hot=true,ahead=2",
         "predator_prey:size=10,mode=cooperative,compact=true",
     ],
 )  # fmt: skip
@@ -46,6 +46,7 @@ def test_they_keep_the_contract(name):
         ("traffic_junction:difficulty=hrad", "Did you mean hard"),
         ("traffic_junction:difficulty=3", "Choose from: easy, hard, medium"),
         ("traffic_junction:vision=2", "there is no vision=2"),
+        ("traffic_junction:ahead=9", "ahead must be a whole number from 0 to 8"),
         ("traffic_junction:difficulty=[1]", "there is no difficulty=.1."),
         ("traffic_junction:rate=NaN", "rate must be a finite number from 0 to 1"),
         ("traffic_junction:rate=1.5", "rate must be from 0 to 1"),
@@ -371,6 +372,21 @@ def test_a_route_is_a_number_or_a_one_hot():
         np.testing.assert_allclose(many[:, 1:57] @ np.arange(56) / 55, few[:, 1], atol=1e-6)
         np.testing.assert_array_equal(many[:, 1:57].sum(1), now.on)
         np.testing.assert_array_equal(np.delete(many, slice(1, 57), 1), np.delete(few, 1, 1))
+
+
+def test_a_car_may_be_told_the_cells_that_come_next_on_its_route():
+    plain, told = (make(f"comm/traffic_junction:difficulty=hard,ahead={n}") for n in (0, 3))
+    ends = [int((plain.paths[route] >= 0).sum()) - 1 for route in (0, 7)]
+    state = cars(plain, (0, 0, 3), (1, 0, ends[0] - 1), (7, 7, ends[1]))
+    a, b = (np.asarray(env._observe(state).obs) for env in (plain, told))
+    np.testing.assert_array_equal(b[:, : a.shape[1]], a)
+    seen = b[:, a.shape[1] :].reshape(20, 3, 128)
+    for place, route, at in ((0, 0, 3), (1, 0, ends[0] - 1), (7, 7, ends[1])):
+        path = [*plain.paths[route], -1, -1, -1]
+        cells = [cell for cell in path[at + 1 : at + 4] if cell >= 0]
+        np.testing.assert_array_equal(seen[place, : len(cells)].argmax(1), cells)
+        assert seen[place].sum() == len(cells)
+    assert not seen[[2, 3, 19]].any()  # nobody is there
 
 
 def test_compact_observations_leave_out_what_follows():

@@ -13,7 +13,7 @@ from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.comm.routes import LEVELS, make_roads
 from flockrl.envs.comm.window import OUTSIDE, look, window_size
 from flockrl.envs.emergence import apart
-from flockrl.envs.settings import one_of, share
+from flockrl.envs.settings import one_of, share, whole
 
 GAS, BRAKE = range(2)
 
@@ -48,8 +48,9 @@ class TrafficJunction:
     A car observes [its last action, route / (routes - 1), and for its own cell (`vision=0`) or the 9 around it
     (`vision=1`) the one-hot of the cell's number, whether it is no road, and how many cars are there]. `compact` leaves
     out the numbers of all cells but the own one, from which they follow; `one_hot` tells the route by a one-hot instead
-    of a number, which lets a network tell 56 of them apart at once. The dead see zeros. Agents are anonymous: any
-    car may come to any place.
+    of a number, which lets a network tell 56 of them apart at once; `ahead` adds the one-hots of so many cells that come
+    next on the car's route, which follow from its route and its cell, so that a network need not learn the map. The
+    dead see zeros. Agents are anonymous: any car may come to any place.
     """
 
     tunable = ("rate",)
@@ -61,9 +62,11 @@ class TrafficJunction:
         rate: float | None = None,
         compact: bool = False,
         one_hot: bool = False,
+        ahead: int = 0,
     ):
         one_of("comm/traffic_junction", LEVELS, difficulty=difficulty)
         one_of("comm/traffic_junction", (0, 1), vision=vision)
+        whole("comm/traffic_junction", 0, 8, ahead=ahead)
         self.level = level = LEVELS[difficulty]
         self.rate = level.rate if rate is None else rate
         share("comm/traffic_junction", rate=self.rate)
@@ -71,7 +74,8 @@ class TrafficJunction:
         self.paths, self.around = self.roads.paths, self.roads.around(vision)
         self.options = len(self.paths) // len(self.roads.starts)
         """Routes of each entry."""
-        numbers = 1 + (len(self.paths) if one_hot else 1) + window_size(len(self.roads.cells), vision, 1, compact)
+        cells, self.ahead = len(self.roads.cells), ahead
+        numbers = 1 + (len(self.paths) if one_hot else 1) + window_size(cells, vision, 1, compact) + ahead * cells
         self.spec = EnvSpec(
             name="comm/traffic_junction",
             agents=tuple(f"car_{i}" for i in range(self.n)),
@@ -148,8 +152,14 @@ class TrafficJunction:
         routes = len(self.paths)
         route = jax.nn.one_hot(state.route, routes) if self.one_hot else state.route[:, None] / max(routes - 1, 1)
         around = look(len(self.roads.cells), window, (cars,), self.compact)
-        obs = jnp.concatenate([state.acted[:, None], route, around], -1)
+        obs = jnp.concatenate([state.acted[:, None], route, around, *self._next_cells(state)], -1)
         return Observation(jnp.where(state.on[:, None], obs, 0.0), alive=state.on)
+
+    def _next_cells(self, state: Traffic) -> list[Array]:
+        """One-hots [N, cells] of each cell ahead on the cars' routes; zeros past a route's end."""
+        steps, end = np.arange(1, self.ahead + 1), self.paths.shape[1] - 1
+        cells = (self._cell(state.route, jnp.minimum(state.at + step, end)) for step in steps)
+        return [jax.nn.one_hot(cell, len(self.roads.cells)) for cell in cells]
 
     def _always_gas(self, state: Traffic, seen: Observation, key: Array) -> Array:
         """Nobody ever brakes."""
