@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from flockrl.algos.family import Family
-from flockrl.algos.opponents import models_opponents, predicts_return
+from flockrl.algos.opponents import predicts
 from flockrl.algos.parts import as_team, mean
 from flockrl.algos.ppo import _PPO, Batch, Pace, PPOConfig
 from flockrl.core.errors import UsageError
@@ -81,8 +81,8 @@ class HAPPO(_PPO):
 
     def __init__(self, spec: EnvSpec, config: HAPPOConfig, envs: int, updates: int):
         check_team(spec, "happo, haa2c and hatrpo", "happo")
-        if models_opponents(config) or predicts_return(config):
-            raise UsageError("happo, haa2c and hatrpo predict nobody's actions or returns: use mappo or ippo.")
+        if predicts(config):
+            raise UsageError("happo, haa2c and hatrpo predict nobody's actions, returns or states: use mappo or ippo.")
         super().__init__(spec, config, envs, updates)
         self.critics = [make_network(spec, self.config, 1)]
 

@@ -1,8 +1,9 @@
 """What each agent predicts from the features that its policy reads: what the others do at the same step (opponent
-modelling), and what it will earn.
+modelling), what it will earn, and the global state, which nobody sees.
 
     L = w * mean over i and j != i of -log q_i(a_j | features of i)
     L = w * mean over i of (v(features of i) - return of i)^2 / 2
+    L = w * mean over i and k of (z_k(features of i) - (s_k - mean) / deviation)^2 / 2
 
 These are auxiliary losses (He et al. 2016; Hernandez-Leal et al. 2019): features have to tell what is predicted, and so
 have the messages that they are made of. Moves without a choice (dead agents, those who wait, one legal action) count
@@ -35,9 +36,28 @@ def predicts_return(config: Any) -> bool:
     return getattr(config, "predict_return", 0.0) > 0
 
 
+def predicts_state(config: Any) -> bool:
+    return getattr(config, "predict_state", 0.0) > 0
+
+
+def predicts(config: Any) -> bool:
+    """Whether policies predict anything."""
+    return models_opponents(config) or predicts_return(config) or predicts_state(config)
+
+
 def foreseen_size(spec: EnvSpec, config: Any) -> int:
-    """N A for the others' actions and 1 for the return: outputs of the heads that predict, where there are such."""
-    return _moves_size(spec, config) + predicts_return(config)
+    """N A for the others' actions, S for the global state and 1 for the return: outputs of the heads that predict,
+    in this order, where there are such."""
+    return _moves_size(spec, config) + _state_size(spec, config) + predicts_return(config)
+
+
+def _state_size(spec: EnvSpec, config: Any) -> int:
+    """S, or 0 where the global state is not predicted. Refuses environments that have none."""
+    if not predicts_state(config):
+        return 0
+    if not spec.state_size:
+        raise UsageError(f"predict_state predicts the global state, and {spec.name} has none: leave it out.")
+    return spec.state_size
 
 
 def _moves_size(spec: EnvSpec, config: Any) -> int:
@@ -93,16 +113,34 @@ def prediction(
     return mean(surprise, counts), mean((logp.argmax(-1) == did) * 1.0, counts)
 
 
+def state_miss(foreseen: Array, state: Array, weight: Array | None) -> Array:
+    """Half the squared error of predicted global states [..., n, S], mean over all numbers. state: [..., S], taken in
+    units of each number's deviation among these moments, so that numbers of any size count alike; weight: [..., n]."""
+    moments = tuple(range(state.ndim - 1))
+    spread = jnp.maximum(state.std(moments), CONSTANT)
+    target = jax.lax.stop_gradient((state - state.mean(moments)) / spread)
+    return mean(0.5 * ((foreseen - target[..., None, :]) ** 2).mean(-1), weight)
+
+
+CONSTANT = 1e-3
+"""Deviation below which a number of the global state counts as constant."""
+
+
 def foreseen_loss(
     spec: EnvSpec, config: Any, group: Group, foreseen: Array, moves: Any, target: Array, known: Array | None,
-    weight: Array | None,
+    weight: Array | None, state: Array | None = None,
 ) -> tuple[Array, dict[str, Array]]:  # fmt: skip
     """What a group's predictions add to its loss, and metrics. foreseen: [..., n, K] outputs; target: [rows] returns in
-    the critic's units; known: [rows] 1 where these count; the rest as in `prediction`."""
+    the critic's units; known: [rows] 1 where these count; state: [..., S]; the rest as in `prediction`."""
     total, told = jnp.float32(0), {}
     if models_opponents(config):
         surprise, right = prediction(spec, group, foreseen, moves, weight)
         total, told = config.model_opponents * surprise, {"opponent_loss": surprise, "opponent_accuracy": right}
+    if predicts_state(config):
+        assert state is not None
+        begin = _moves_size(spec, config)
+        off = state_miss(foreseen[..., begin : begin + spec.state_size], state, weight)
+        total, told = total + config.predict_state * off, {**told, "state_loss": off}
     if predicts_return(config):
         miss = mean(0.5 * (foreseen[..., -1].reshape(-1) - target) ** 2, known)
         total, told = total + config.predict_return * miss, {**told, "return_loss": miss}

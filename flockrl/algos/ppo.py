@@ -22,7 +22,7 @@ from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
-from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves
+from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves, predicts_state
 from flockrl.algos.parts import descend, mean
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
@@ -69,6 +69,9 @@ class PPOConfig(OnPolicyConfig):
     predict_return: float = 0.0
     """Weight of a loss by which the policy's network learns to predict its agent's return from what it saw, remembers
     and heard: what others say then has to tell what returns depend on. 0 for none."""
+    predict_state: float = 0.0
+    """Weight of a loss by which the policy's network learns to predict the global state, in units of its deviations:
+    what others say then has to tell what one does not see. For environments that have a global state; 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +80,7 @@ class PPOConfig(OnPolicyConfig):
         check_numbers(self, "epochs", "minibatches", least=1)
         check_numbers(self, "clip", "value_clip", "target_kl", above=0)
         check_numbers(self, "gae_lambda", "magnet_rate", least=0, most=1)
-        check_numbers(self, "magnet", "model_opponents", "predict_return", least=0)
+        check_numbers(self, "magnet", "model_opponents", "predict_return", "predict_state", least=0)
 
 
 class Batch(NamedTuple):
@@ -130,7 +133,7 @@ FAMILY = Family(
     factorised=True,
     bonus="advantage",
     central=lambda config: config.critic != "own",
-    grows=lambda config: not _slow_magnet(config) and not models_opponents(config),
+    grows=lambda config: not (_slow_magnet(config) or models_opponents(config) or predicts_state(config)),
     live=("lr", "entropy", "clip"),
 )
 
@@ -288,7 +291,7 @@ class _PPO(OnPolicy):
                 total = total + self.config.magnet * mean(apart, weight)
             if foreseen:
                 more, said = foreseen_loss(
-                    self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight
+                    self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight, batch.seen.state
                 )
                 total, told = total + more, told | said
             rows.append(told)

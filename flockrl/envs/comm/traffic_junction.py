@@ -48,9 +48,9 @@ class TrafficJunction:
     A car observes [its last action, route / (routes - 1), and for its own cell (`vision=0`) or the 9 around it
     (`vision=1`) the one-hot of the cell's number, whether it is no road, and how many cars are there]. `compact` leaves
     out the numbers of all cells but the own one, from which they follow; `one_hot` tells the route by a one-hot instead
-    of a number, which lets a network tell 56 of them apart at once; `ahead` adds the one-hots of so many cells that come
-    next on the car's route, which follow from its route and its cell, so that a network need not learn the map. The
-    dead see zeros. Agents are anonymous: any car may come to any place.
+    of a number, which lets a network tell 56 of them apart at once; `ahead` adds the one-hots of that many cells that
+    come next on its route. They follow from route and cell, but so a network need not learn the map. The dead see
+    zeros. Agents are anonymous: any car may come to any place.
     """
 
     tunable = ("rate",)
