@@ -59,6 +59,10 @@ SCENES: dict[str, dict[str, tuple[str, float]]] = {
     "explore": {
         "pass": ("best", 0.5), "secret_room": ("best", 0.5), "push_box": ("best", 0.6), "k_step": ("best", 1.0),
     },
+    "warehouse": {
+        "tiny": ("planned", 0.5), "small:agents=4": ("planned", 0.5), "medium:agents=4": ("planned", 0.5),
+        "large:agents=8": ("planned", 0.3),
+    },
     "mean_field": {"ising:temperature=1.2": ("heat_bath", 0.5), "battle": ("focus", 0.3)},
     "hierarchy": {"goal_assignment": ("hungarian", 0.12), "rooms": ("best", 0.3)},
     "classic": {"pendulum": ("random", 0.5), "cartpole": ("random", 0.5)},

@@ -19,6 +19,7 @@ SUITES = {
     "traffic": "flockrl.envs.traffic",
     "market": "flockrl.envs.market",
     "explore": "flockrl.envs.explore",
+    "warehouse": "flockrl.envs.warehouse",
     "credit": "flockrl.envs.credit",
     "mean_field": "flockrl.envs.mean_field",
     "fleet": "flockrl.envs.fleet",
@@ -52,7 +53,9 @@ def make(name: Any, **settings: Any) -> Any:
         raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:
-        raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}")
+        outside = short.partition("-")[0]
+        meant = f" Did you mean '{outside}/{short}'?" if outside in adapt.SUITES else nearest(short, builders)
+        raise UsageError(f"There is no environment {path!r}.{meant}")
     given = {**parse_settings(text), **settings}
     return _build(path, builders[short], given)
 
@@ -60,17 +63,19 @@ def make(name: Any, **settings: Any) -> Any:
 ELSEWHERE = {
     "smac": "jaxmarl/HeuristicEnemySMAX:scenario={}", "smax": "jaxmarl/HeuristicEnemySMAX:scenario={}",
     "smacv2": "jaxmarl/HeuristicEnemySMAX:scenario={}", "overcooked": "jaxmarl/overcooked:layout={}",
-    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "foraging": "lbf/{}", "robotic_warehouse": "rware/{}",
-    "warehouse": "rware/{}", "mpe2": "pettingzoo/mpe2.{}", "atari": "pettingzoo/pettingzoo.atari.{}",
-    "butterfly": "pettingzoo/pettingzoo.butterfly.{}", "sisl": "pettingzoo/pettingzoo.sisl.{}",
+    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "foraging": "lbf/{}",
+    "robotic_warehouse": "warehouse/tiny or rware/{}", "mpe2": "pettingzoo/mpe2.{}",
+    "atari": "pettingzoo/pettingzoo.atari.{}", "butterfly": "pettingzoo/pettingzoo.butterfly.{}",
+    "sisl": "pettingzoo/pettingzoo.sisl.{}",
 }  # fmt: skip
-"""What people call suites -> the name of such an environment here."""
+"""What people call suites -> the names of such environments here, one or several with `or` between them."""
 
 
 def _meant(suite: str, short: str) -> str:
     """`` Did you mean 'x'?`` for names that other libraries use; empty for others."""
     if short and suite.lower() in ELSEWHERE:
-        return f" Did you mean {ELSEWHERE[suite.lower()].format(short)!r}?"
+        names = ELSEWHERE[suite.lower()].format(short).split(" or ")
+        return f" Did you mean {' or '.join(map(repr, names))}?"
     if short:
         return ""
     if re.search(r"-v[0-9]+$", suite):
