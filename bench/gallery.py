@@ -62,6 +62,10 @@ SCENES: dict[str, dict[str, tuple[str, float]]] = {
     "foraging": {
         "8x8-2p-2f-coop": ("together", 0.4), "10x10-3p-3f": ("together", 0.5), "15x15-4p-5f": ("together", 0.5),
     },
+    "warehouse": {
+        "tiny": ("planned", 0.5), "small:agents=4": ("planned", 0.5), "medium:agents=4": ("planned", 0.5),
+        "large:agents=8": ("planned", 0.3),
+    },
     "mean_field": {"ising:temperature=1.2": ("heat_bath", 0.5), "battle": ("focus", 0.3)},
     "hierarchy": {"goal_assignment": ("hungarian", 0.12), "rooms": ("best", 0.3)},
     "classic": {"pendulum": ("random", 0.5), "cartpole": ("random", 0.5)},

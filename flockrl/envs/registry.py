@@ -20,6 +20,7 @@ SUITES = {
     "market": "flockrl.envs.market",
     "foraging": "flockrl.envs.foraging",
     "explore": "flockrl.envs.explore",
+    "warehouse": "flockrl.envs.warehouse",
     "credit": "flockrl.envs.credit",
     "mean_field": "flockrl.envs.mean_field",
     "fleet": "flockrl.envs.fleet",
@@ -53,7 +54,9 @@ def make(name: Any, **settings: Any) -> Any:
         raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:
-        raise UsageError(f"There is no environment {path!r}.{nearest(short, builders)}{ALSO.get(suite, '')}")
+        outside = short.partition("-")[0]
+        meant = f" Did you mean '{outside}/{short}'?" if outside in adapt.SUITES else nearest(short, builders)
+        raise UsageError(f"There is no environment {path!r}.{meant}{ALSO.get(suite, '')}")
     given = {**parse_settings(text), **settings}
     return _build(path, builders[short], given)
 
@@ -61,11 +64,12 @@ def make(name: Any, **settings: Any) -> Any:
 ELSEWHERE = {
     "smac": "jaxmarl/HeuristicEnemySMAX:scenario={}", "smax": "jaxmarl/HeuristicEnemySMAX:scenario={}",
     "smacv2": "jaxmarl/HeuristicEnemySMAX:scenario={}", "overcooked": "jaxmarl/overcooked:layout={}",
-    "gym": "gymnasium/{}", "lbforaging": "lbf/{}", "robotic_warehouse": "rware/{}",
-    "warehouse": "rware/{}", "mpe2": "pettingzoo/mpe2.{}", "atari": "pettingzoo/pettingzoo.atari.{}",
-    "butterfly": "pettingzoo/pettingzoo.butterfly.{}", "sisl": "pettingzoo/pettingzoo.sisl.{}",
+    "gym": "gymnasium/{}", "lbforaging": "lbf/{}",
+    "robotic_warehouse": "warehouse/tiny or rware/{}", "mpe2": "pettingzoo/mpe2.{}",
+    "atari": "pettingzoo/pettingzoo.atari.{}", "butterfly": "pettingzoo/pettingzoo.butterfly.{}",
+    "sisl": "pettingzoo/pettingzoo.sisl.{}",
 }  # fmt: skip
-"""What people call suites -> the name of such an environment here."""
+"""What people call suites -> the names of such environments here, one or several with `or` between them."""
 ALSO = {
     "foraging": " Other fields are foraging/field:size=8,players=2,food=2,coop=true; the package's own are lbf/ID.",
     "lbforaging": " Compiled tasks of it are in foraging/, such as foraging/8x8-2p-2f-coop.",
@@ -76,7 +80,8 @@ ALSO = {
 def _meant(suite: str, short: str) -> str:
     """`` Did you mean 'x'?`` for names that other libraries use; empty for others."""
     if short and suite.lower() in ELSEWHERE:
-        return f" Did you mean {ELSEWHERE[suite.lower()].format(short)!r}?{ALSO.get(suite.lower(), '')}"
+        names = ELSEWHERE[suite.lower()].format(short).split(" or ")
+        return f" Did you mean {' or '.join(map(repr, names))}?{ALSO.get(suite.lower(), '')}"
     if short:
         return ""
     if suite.startswith("Foraging-"):

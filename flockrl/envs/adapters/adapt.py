@@ -35,7 +35,7 @@ ABOUT = {
     "pettingzoo": "any PettingZoo module, e.g. pettingzoo/mpe2.simple_spread_v3",
     "gymnasium": "any Gymnasium environment, e.g. gymnasium/CartPole-v1",
     "lbf": "level-based foraging, e.g. lbf/Foraging-8x8-2p-3f-v3",
-    "rware": "robotic warehouse, e.g. rware/rware-tiny-2ag-v2",
+    "rware": "robotic warehouse, e.g. rware/rware-tiny-2ag-v2; compiled: warehouse/tiny",
     "jaxmarl": "any JaxMARL environment, compiled, e.g. jaxmarl/HeuristicEnemySMAX:scenario=3m",
     "openspiel": "any game of OpenSpiel, e.g. openspiel/hex:board_size=5",
     "python": "your own: a class or a function that builds an environment",
