@@ -1,5 +1,7 @@
 """Opponent modelling: the loss by hand, weight 0 changes nothing, past selves and scripts are learned, refusals; and
-returns that policies predict."""
+returns and global states that policies predict."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from flockrl.algos.opponents import (
     note_moves,
     others_moves,
     prediction,
+    state_miss,
 )
 from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.self_play import OWN
@@ -159,6 +162,42 @@ def test_what_predicting_returns_costs_by_hand():
     assert foreseen_size(spec, both) == 2 * spec.action_size + 1
 
 
+def test_what_predicting_states_costs_by_hand():
+    """Numbers of any size count alike, and those that never change count as known."""
+    state = jnp.array([[[0.0, 100.0, 7.0]], [[2.0, 300.0, 7.0]]])  # [T, B, S], deviations 1, 100 and 0
+    right = jnp.array([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]])[:, None, None]  # [T, B, n, S]
+    assert float(state_miss(jnp.broadcast_to(right, (2, 1, 2, 3)), state, None)) == pytest.approx(0, abs=1e-10)
+    zero = jnp.zeros((2, 1, 2, 3))
+    assert float(state_miss(zero, state, None)) == pytest.approx(2 / 3 / 2)
+    off = zero.at[0, 0, 1].set(jnp.array([2.0, -1.0, 0.0]))  # one agent, once: misses 3, 0 and 0
+    weight = jnp.array([[[1.0, 1.0]], [[0.0, 0.0]]])
+    assert float(state_miss(off, state, weight)) == pytest.approx((2 / 3 + 9 / 3) / 2 / 2)
+
+
+def test_predictions_have_their_places_beside_each_other():
+    """The others' actions come first, then the global state, then the return."""
+    spec = make("comm/switch_riddle").spec
+    (group,) = make_groups(spec, "all")
+    config = make_config("mappo", {"predict_return": 1.0, "predict_state": 0.5, "model_opponents": 1.0})
+    moves, size = spec.num_agents * spec.action_size, foreseen_size(spec, config)
+    assert size == moves + spec.state_size + 1
+    state = jax.random.normal(jax.random.key(0), (4, 2, spec.state_size))
+    foreseen = jax.random.normal(jax.random.key(1), (4, 2, 3, size))
+    did = jnp.zeros((4, 2, 3), jnp.int32), jnp.ones((4, 2, 3), bool)
+    loss, told = foreseen_loss(spec, config, group, foreseen, did, jnp.zeros(24), None, None, state)
+    middle = state_miss(foreseen[..., moves:-1], state, None)
+    assert float(told["state_loss"]) == pytest.approx(float(middle), 1e-6)
+    assert float(told["return_loss"]) == pytest.approx(float((foreseen[..., -1] ** 2).mean() / 2), 1e-5)
+    assert float(told["opponent_loss"]) == pytest.approx(float(prediction(spec, group, foreseen, did, None)[0]), 1e-6)
+    assert float(loss) == pytest.approx(float(told["opponent_loss"] + 0.5 * middle + told["return_loss"]), 1e-5)
+
+
+@pytest.mark.parametrize(("algorithm", "words"), [("happo", "predict nobody's"), ("ippo", "simple_spread has none")])
+def test_a_state_that_is_not_there_is_not_predicted(algorithm, words, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        flockrl.train(algorithm, "mpe/simple_spread", predict_state=0.5, out=tmp_path / "run")
+
+
 def test_messages_learn_what_returns_depend_on():
     """Only the leader sees the bit, all are paid for it whatever they do: there is nothing to gain, and something to
     tell."""
@@ -181,6 +220,41 @@ def test_messages_learn_what_returns_depend_on():
     for i in range(40):
         state, metrics = learn(state, jax.random.key(i))
     assert float(metrics["return_loss"]) < 0.05  # of a half: the followers know, too
+
+
+class Secret(Signalling):
+    """Nothing is paid, and the bit that the leader sees is the global state."""
+
+    def __init__(self):
+        super().__init__()
+        self.spec = dataclasses.replace(self.spec, state_size=1)
+
+    def reset(self, key):
+        state, seen = super().reset(key)
+        return state, seen._replace(state=state.bit[None] * 1.0)
+
+    def step(self, key, state, action):
+        after, seen, reward, *over = super().step(key, state, action)
+        return after, seen._replace(state=after.bit[None] * 1.0), 0.0 * reward, *over
+
+
+@pytest.mark.parametrize("channel", ["bits=1", "bits=0"])
+def test_messages_learn_the_state_that_others_do_not_see(channel):
+    env, more = Secret(), {"rollout_steps": 4, "epochs": 4, "minibatches": 1, "hidden": (16,), "lr": 1e-2}
+    config = make_config("ippo", {"comm": "commnet", "channel": channel, "predict_state": 1.0, **more})
+    algorithm = make_algorithm("ippo", env.spec, config, envs=64, updates=60, env=env)
+
+    @jax.jit
+    def learn(state, key):
+        first = start(algorithm, env, key, 64)
+        return algorithm.update(state, scan_rollout(algorithm, algorithm.params(state), env, first, key)[1], key)
+
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    for i in range(40):
+        state, metrics = learn(state, jax.random.key(i))
+    # Half the variance, 1/2, for those who know nothing: two of three agents without messages.
+    low, high = (0.0, 0.05) if channel == "bits=1" else (0.3, 0.4)
+    assert low <= float(metrics["state_loss"]) < high
 
 
 @pytest.mark.parametrize(
