@@ -3,7 +3,7 @@ modelling), what it will earn, and the global state, which nobody sees.
 
     L = w * mean over i and j != i of -log q_i(a_j | features of i)
     L = w * mean over i of (v(features of i) - return of i)^2 / 2
-    L = w * mean over i and k of (z_k(features of i) - (s_k - mean) / deviation)^2 / 2
+    L = w * mean over i and k of (z_k(features of i) - (s_k - mean) / deviation)^2 / 2, for those i that have a choice
 
 These are auxiliary losses (He et al. 2016; Hernandez-Leal et al. 2019): features have to tell what is predicted, and so
 have the messages that they are made of. Moves without a choice (dead agents, those who wait, one legal action) count
@@ -122,24 +122,35 @@ def state_miss(foreseen: Array, state: Array, weight: Array | None) -> Array:
     return mean(0.5 * ((foreseen - target[..., None, :]) ** 2).mean(-1), weight)
 
 
+def deciding(allowed: Array | None, weight: Array | None) -> Array | None:
+    """[..., n] 1 for agents that learn and have a choice, None for all: who only waits need not know the state.
+    allowed: [..., n, A] legal actions, None for all; weight: [..., n] who learns, None for all."""
+    if allowed is None:
+        return weight
+    chooses = (allowed.sum(-1) > 1).astype(jnp.float32)
+    return chooses if weight is None else chooses * weight
+
+
 CONSTANT = 1e-3
 """Deviation below which a number of the global state counts as constant."""
 
 
 def foreseen_loss(
     spec: EnvSpec, config: Any, group: Group, foreseen: Array, moves: Any, target: Array, known: Array | None,
-    weight: Array | None, state: Array | None = None,
+    weight: Array | None, state: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Array, dict[str, Array]]:  # fmt: skip
     """What a group's predictions add to its loss, and metrics. foreseen: [..., n, K] outputs; target: [rows] returns in
-    the critic's units; known: [rows] 1 where these count; state: [..., S]; the rest as in `prediction`."""
+    the critic's units; known: [rows] 1 where these count; state: global states [..., S], and who predicts them, see
+    `deciding`; the rest as in `prediction`."""
     total, told = jnp.float32(0), {}
     if models_opponents(config):
         surprise, right = prediction(spec, group, foreseen, moves, weight)
         total, told = config.model_opponents * surprise, {"opponent_loss": surprise, "opponent_accuracy": right}
     if predicts_state(config):
-        assert state is not None
+        whole, decides = state
+        assert whole is not None
         begin = _moves_size(spec, config)
-        off = state_miss(foreseen[..., begin : begin + spec.state_size], state, weight)
+        off = state_miss(foreseen[..., begin : begin + spec.state_size], whole, decides)
         total, told = total + config.predict_state * off, {**told, "state_loss": off}
     if predicts_return(config):
         miss = mean(0.5 * (foreseen[..., -1].reshape(-1) - target) ** 2, known)

@@ -13,6 +13,7 @@ from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.opponents import (
     CHOSE,
     MOVES,
+    deciding,
     foreseen_loss,
     foreseen_size,
     note_moves,
@@ -184,12 +185,19 @@ def test_predictions_have_their_places_beside_each_other():
     state = jax.random.normal(jax.random.key(0), (4, 2, spec.state_size))
     foreseen = jax.random.normal(jax.random.key(1), (4, 2, 3, size))
     did = jnp.zeros((4, 2, 3), jnp.int32), jnp.ones((4, 2, 3), bool)
-    loss, told = foreseen_loss(spec, config, group, foreseen, did, jnp.zeros(24), None, None, state)
+    loss, told = foreseen_loss(spec, config, group, foreseen, did, jnp.zeros(24), None, None, (state, None))
     middle = state_miss(foreseen[..., moves:-1], state, None)
     assert float(told["state_loss"]) == pytest.approx(float(middle), 1e-6)
     assert float(told["return_loss"]) == pytest.approx(float((foreseen[..., -1] ** 2).mean() / 2), 1e-5)
     assert float(told["opponent_loss"]) == pytest.approx(float(prediction(spec, group, foreseen, did, None)[0]), 1e-6)
     assert float(loss) == pytest.approx(float(told["opponent_loss"] + 0.5 * middle + told["return_loss"]), 1e-5)
+
+
+def test_who_has_no_choice_predicts_no_state():
+    allowed = jnp.array([[True, True], [True, False], [True, True]])  # [n, A]
+    assert deciding(allowed, None).tolist() == [1, 0, 1]
+    assert deciding(allowed, jnp.array([1.0, 1.0, 0.0])).tolist() == [1, 0, 0]
+    assert deciding(None, None) is None
 
 
 @pytest.mark.parametrize(("algorithm", "words"), [("happo", "predict nobody's"), ("ippo", "simple_spread has none")])
