@@ -80,7 +80,7 @@ class Warehouse:
         most = float(max(layout.rows, layout.columns) - 1)
         self.spec = EnvSpec(
             name=name,
-            agents=tuple(f"robot_{i}" for i in range(agents)),
+            agents=tuple(f"agent_{i}" for i in range(agents)),  # as of rware, so that teams can play there
             observations=(Box((OWN + CELL * layout.around.shape[1],), 0.0, most),) * agents,
             actions=(Discrete(5),) * agents,
             max_steps=max_steps,
