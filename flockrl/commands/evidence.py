@@ -34,6 +34,9 @@ class BenchFlags:
     """Environment steps of every run, in place of what the suite says."""
     set: tuple[str, ...] = ()
     """Settings of every run as name=value, in place of what the suite says, e.g. --set lr=0.001 envs=32."""
+    only: tuple[str, ...] = ()
+    """Run a piece of the suite: algorithms by name, and environments by how their names begin, e.g. --only mappo
+    jaxmarl/overcooked. What other pieces with the same --out found stays in the tables."""
     out: Path | None = None
     """The benchmark's directory, by default runs/bench-SUITE. The same command continues what is there."""
     trust: bool = False
@@ -65,7 +68,7 @@ def bench(words: list[str]) -> int:
     prepare(given.platform)
     suite = _suite(given)
     out = given.out or Path("runs") / f"bench-{suite.name}"
-    console = Console(quiet=given.quiet, width=None if sys.stdout.isatty() else 120)  # a log has room
+    console = Console(quiet=given.quiet, width=None if sys.stdout.isatty() else 140)  # a log has room
     device = given.platform not in (None, "cpu")
     how: dict[str, Any] = {"jobs": 1 if device and given.jobs is None else given.jobs, "platform": given.platform}
     how |= {"ray": given.ray, "cores": given.cores}
@@ -94,7 +97,7 @@ def _suite(given: Any) -> Any:
     settings = {} if given.steps is None else {"steps": given.steps}
     for word in given.set:
         settings |= parse_settings(word)
-    changes: dict[str, Any] = {"settings": settings}
+    changes: dict[str, Any] = {"settings": settings, "only": given.only}
     if given.seeds is not None:
         changes["seeds"] = given.seeds
     if given.suite is None:
@@ -113,11 +116,11 @@ def _statistics(records: Any, out: Path) -> bool:
     """Write summary.csv; False when the extra `report` is missing."""
     from flockrl.evidence import statistics
     from flockrl.evidence.records import write_csv
-    from flockrl.evidence.summary import lines, summary_row
+    from flockrl.evidence.summary import lines, summary_rows
 
     if not statistics.available():
         return False
-    write_csv([summary_row(line) for line in lines(records)], out / "summary.csv")
+    write_csv(summary_rows(lines(records)), out / "summary.csv")
     return True
 
 

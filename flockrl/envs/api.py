@@ -16,7 +16,9 @@ An environment may have more, each of it optional: `render(states, size)`, the p
 `measures(state)`, figures of an episode from its last state, scalars by name, such as {"success": ...};
 `symmetries(key)`, a `Renaming` drawn from those that change nothing if all agents use it; and `tunable`, the names of
 settings that are attributes of the same name, which `step` and `reset` read at every call and which may be traced
-numbers (`tuned`), so that they change without a new compilation.
+numbers (`tuned`), so that they change without a new compilation; and `training(steps)`, values of such attributes in
+the rollouts of learners, after so many steps of training (a traced number): the weight of hints that fade, for
+instance. Evaluations play in the environment as it is.
 With `spec.counterfactual` it also has `counterfactual_reward(state, action, present)`: what a step from `state` would
 pay the team (a scalar) if only the agents in `present` [N] acted. Where there is a faster way, `alternatives(state,
 action)` gives [N, A + 1]: the team's reward if an agent had chosen each of its actions, or had not acted (last).
@@ -62,6 +64,11 @@ def tuned(env: Env, settings: Mapping[str, Any]) -> Env:
     for name, value in settings.items():
         setattr(other, name, value)
     return other
+
+
+def in_training(env: Env, steps: Array) -> Env:
+    """The environment as its learners meet it after so many steps of training."""
+    return tuned(env, env.training(steps)) if hasattr(env, "training") else env
 
 
 def reset_batch(env: Env, key: Array, batch: int) -> tuple[PyTree, Observation]:

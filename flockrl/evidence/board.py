@@ -76,23 +76,26 @@ def result_table(records: Sequence[Record]) -> Table:
     table = Table(title="final scores over seeds, 95% bootstrap intervals", title_justify="left")
     for name in ("environment", "algorithm"):
         table.add_column(name)
-    for name in ("seeds", "steps", "IQM", "mean", "median", "95% there at", "steps/s"):
+    measures = list(dict.fromkeys(name for line in found for name in line.measured))
+    shown = ("seeds", "steps", "IQM", "sampled", *(name.removeprefix("eval_") for name in measures))
+    for name in (*shown, "95% there at", "steps/s", "seconds"):
         table.add_column(name, justify="right")
     for i, line in enumerate(found):
         style = "bold" if i in best else ""
-        table.add_row(*_cells(line, first=i == 0 or found[i - 1].env != line.env), style=style)
+        table.add_row(*_cells(line, first=i == 0 or found[i - 1].env != line.env, measures=measures), style=style)
     caution = statistics.caution(min(line.seeds for line in found))
     table.caption = Text(f"{protocol(records)} {caution}".strip())
     table.caption_justify = "left"
     return table
 
 
-def _cells(line: Line, first: bool) -> list[str]:
-    figures, at = line.figures, line.converged_at
+def _cells(line: Line, first: bool, measures: Sequence[str]) -> list[str]:
+    at = line.converged_at
     return [
-        line.env if first else "", line.label, str(line.seeds), line.steps, str(figures["iqm"]),
-        f"{figures['mean'].value:.2f}", f"{figures['median'].value:.2f}",
-        "-" if at is None else f"{at:,.0f}", f"{line.steps_per_second:,.0f}",
+        line.env if first else "", line.label, str(line.seeds), line.steps, str(line.figures["iqm"]),
+        "-" if line.sampled is None else str(line.sampled),
+        *(str(line.measured[name]) if name in line.measured else "-" for name in measures),
+        "-" if at is None else f"{at:,.0f}", f"{line.steps_per_second:,.0f}", f"{line.seconds:,.0f}",
     ]  # fmt: skip
 
 

@@ -5,6 +5,9 @@ pipe closes, this process ends too, so that it never writes to a cell which a re
 
 A trial of a search is a cell that asks: after each evaluation it writes a line {"step", "values"} to standard output,
 with a value for each objective, and goes on when the answer, a line on standard input, says so.
+
+A cell of a benchmark also plays as many episodes as its evaluations have with the policy that explores: `sampled` in
+`cell.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def main() -> int:
     try:
         prepare(work["platform"])
         with _alone(path):
-            _run(path, work["run"], work.get("seeds", 1), _asking(work, answers))
+            _run(path, work, _asking(work, answers))
     except UsageError as error:
         print(error, file=sys.stderr)
         return 1
@@ -48,19 +51,32 @@ def main() -> int:
     return 0
 
 
-def _run(path: Path, saved: dict[str, Any], seeds: int, callbacks: Sequence[Any]) -> None:
+def _run(path: Path, work: dict[str, Any], callbacks: Sequence[Any]) -> None:
     """Train, or continue from the newest checkpoint."""
+    saved, seeds = work["run"], work.get("seeds", 1)
     from flockrl.core.rundir import CONFIG, write_json
     from flockrl.training.train import resume, train
 
     begun = [path / CONFIG] if seeds == 1 else [path / f"seed_{saved['seed'] + i}" / CONFIG for i in range(seeds)]
     if all(file.is_file() for file in begun):
-        resume(path, callbacks=callbacks, trust=True)  # the harness has compared its config with the suite's
+        run = resume(path, callbacks=callbacks, trust=True)  # the harness has compared its config with the suite's
     else:
         options = {k: v for k, v in saved.items() if k not in ("algorithm", "env", "config", "versions")}
         how: dict[str, Any] = {"seeds": seeds, "callbacks": callbacks}
-        train(saved["algorithm"], saved["env"], out=path, **how, **options, **saved["config"])
-    write_json(path / CELL, {"peak_memory_mb": peak_memory_mb()})
+        run = train(saved["algorithm"], saved["env"], out=path, **how, **options, **saved["config"])
+    about: dict[str, Any] = {"peak_memory_mb": peak_memory_mb()}
+    if work.get("sampled"):
+        about["sampled"] = _sampled(run)
+    write_json(path / CELL, about)
+
+
+def _sampled(run: Any) -> dict[str, Any]:
+    """An evaluation of the finished run in which the policy explores, by the names that greedy ones have."""
+    from flockrl.training.figures import evaluated, parties
+
+    options = run.config.options
+    result = run.evaluate(options.eval_episodes, options.seed, explore=True)
+    return evaluated(result, parties(run.spec, run.config.config), run.env)
 
 
 def peak_memory_mb() -> float | None:

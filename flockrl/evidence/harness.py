@@ -64,7 +64,7 @@ def run_suite(
     works = [Work(cell, out / CELLS / cell.folder) for cell in suite.cells]
     _check_directory(suite, works, out)
     for work in works:
-        if (work.path / RESULT).is_file():
+        if all((work.path / name).is_file() for name in (RESULT, CELL)):
             work.state = "done"
     watch = watch or (lambda works, ended: None)
     here = own_cores()
@@ -96,8 +96,6 @@ def write_tables(out: Path) -> list[Record]:
 
 def cell_row(record: Record) -> dict[str, Any]:
     """A cell in one row. The last three columns depend on the machine and its load."""
-    file = record.path / CELL
-    memory = read_json(file).get("peak_memory_mb") if file.is_file() else None
     return {
         "algorithm": record.label,
         "environment": record.env,
@@ -105,12 +103,13 @@ def cell_row(record: Record) -> dict[str, Any]:
         "agents": len(record.evals[-1]["eval_return_per_agent"]),
         "steps": record.result["steps"],
         "final_return": record.final,
+        "sampled_return": record.sampled,
         "best_return": record.result.get("best_eval_return"),
         "converged_at": record.converged_at,
         "stability": record.stability,
         "steps_per_second": record.result["steps_per_second"],
         "seconds": record.result["seconds"],
-        "peak_memory_mb": memory,
+        "peak_memory_mb": record.cell.get("peak_memory_mb"),
     }
 
 
@@ -133,9 +132,12 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         (out / CELLS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"Cannot create {out}: {error.strerror}.") from error
+    before = read_json(out / SUITE) if (out / SUITE).is_file() else {}
+    cells = [*before.get("cells", ()), *(work.cell.folder for work in works)]  # pieces of a suite add to each other
+    labels = {work.cell.folder: work.cell.label for work in works if work.cell.label}
     about = {
-        "name": suite.name, "question": suite.question, "cells": [work.cell.folder for work in works],
-        "labels": {work.cell.folder: work.cell.label for work in works if work.cell.label},
+        "name": suite.name, "question": suite.question, "cells": list(dict.fromkeys(cells)),
+        "labels": {**before.get("labels", {}), **labels},
     }  # fmt: skip
     write_json(out / SUITE, about)
 
@@ -177,7 +179,8 @@ def _drive(works: Sequence[Work], slots: list[list[int]], watch: Watch, platform
 def _task(work: Work, cores: list[int], platform: Platform | None, absolute: bool = False) -> dict[str, Any]:
     """What a cell is told, see `evidence.cell`."""
     path = work.path.absolute() if absolute else work.path
-    return {"path": str(path), "run": work.cell.run.to_json(), "cores": cores, "platform": platform}
+    run = work.cell.run.to_json()
+    return {"path": str(path), "run": run, "cores": cores, "platform": platform, "sampled": True}
 
 
 def _start(work: Work, cores: list[int], platform: Platform | None) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from flockrl.core.errors import UsageError
 from flockrl.core.rundir import CONFIG, RESULT, TRAINER, finite, per_side, read_json, read_metrics, trainer_at
 from flockrl.evaluation.metrics import converged_at, stability, team_metrics
+from flockrl.evidence.cell import CELL
 from flockrl.training import figures
 from flockrl.training.config import NOT_SETTINGS
 from flockrl.training.setup import saved_trainer
@@ -46,6 +47,8 @@ class Record:
     evals: list[dict[str, Any]] = field(repr=False)
     result: dict[str, Any] = field(repr=False)
     served: bool = False
+    cell: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What the benchmark that it belongs to measured of it."""
 
     @property
     def steps(self) -> np.ndarray:
@@ -59,6 +62,16 @@ class Record:
     @property
     def final(self) -> float:
         return float(self.evals[-1]["eval_return"])
+
+    @property
+    def sampled(self) -> float | None:
+        """The return of the trained policy when it explores; None where nobody measured that."""
+        return self.cell.get("sampled", {}).get("eval_return")
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What its environment itself measures, at the last evaluation: the share of battles won, for instance."""
+        return {name: value for name, value in self.evals[-1].items() if _own_measure(name) and finite(value)}
 
     @property
     def sides(self) -> list[str]:
@@ -127,7 +140,9 @@ def _read(path: Path) -> Record:
         raise UsageError(f"{path} is not a readable run: {RESULT} must have the numbers {', '.join(FIGURES)}.")
     if not evals:
         raise UsageError(f"{path} has no evaluation in its metrics.")
-    return Record(path, _title(path) or name, name, env, seed, {**plain, **own}, versions, evals, result)
+    about = read_json(path / CELL) if (path / CELL).is_file() else {}
+    label = _title(path) or name
+    return Record(path, label, name, env, seed, {**plain, **own}, versions, evals, result, cell=about)
 
 
 def _served(path: Path) -> Record:
@@ -205,6 +220,11 @@ def _short(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def _own_measure(name: str) -> bool:
+    """Whether this is the name of a figure that not every evaluation has."""
+    return name.startswith("eval_") and not name.startswith(("eval_return", "eval_episodes")) and name not in TEAM
+
+
 def protocol(records: Sequence[Record]) -> str:
     """How the scores were obtained, for the note below every table."""
     text = "Return: undiscounted episode return, mean over agents."
@@ -215,6 +235,8 @@ def protocol(records: Sequence[Record]) -> str:
             f" Score of a seed: mean of {episodes} greedy episodes after its last update ({steps} environment steps), "
             "with random keys that training does not use."
         )
+    if any(record.sampled is not None for record in records):
+        text += " Sampled: as many episodes in which the trained policy explores."
     for record in records:
         text += f" {record.label} learned from what actors sent: {SERVED}." if record.served else ""
     return text
@@ -228,7 +250,8 @@ def span(values: set[int]) -> str:
 
 def tidy(records: Sequence[Record]) -> list[dict[str, Any]]:
     """One row per evaluation. No column depends on time, so equal runs give equal rows."""
-    names = ("eval_return", "eval_return_std", "eval_episodes", *TEAM)
+    own = dict.fromkeys(name for record in records for name in record.measured)
+    names = ("eval_return", "eval_return_std", "eval_episodes", *TEAM, *own)
     rows = []
     for record in records:
         who = {"algorithm": record.label, "environment": record.env, "seed": record.seed}

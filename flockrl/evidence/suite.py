@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -73,7 +73,8 @@ def shipped() -> dict[str, Path]:
 
 
 def read_suite(name: str, changes: dict[str, Any] | None = None) -> Suite:
-    """A suite by file or shipped name. `changes` override the seeds and settings of all parts."""
+    """A suite by file or shipped name. `changes` override the seeds and settings of all parts; "only" among them names
+    the algorithms, and the beginnings of the names of environments, that stay."""
     file = Path(name) if name.endswith(".toml") else shipped().get(name)
     if file is None:
         raise UsageError(f"There is no suite {name!r}.{nearest(name, shipped())} A file must end in .toml.")
@@ -99,10 +100,11 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file
         raise UsageError(f"Suite {name}: a name belongs to a [[part]].")
     shared = {key: value for key, value in content.items() if key in PART_KEYS}
     cells: dict[str, Cell] = {}
+    only = _only(name, parts or [{}], shared, changes.get("only", ()))
     for part in parts or [{}]:
         _known(part, PART_KEYS, name)
         merged = {**shared, **part, "settings": {**_table(shared, "settings"), **_table(part, "settings")}}
-        for cell in _cells(name, merged, changes, file):
+        for cell in _cells(name, merged, changes, file, only):
             if cells.setdefault(cell.folder, cell) != cell:
                 raise UsageError(
                     f"Suite {name}: two parts ask for {cell.folder} with unlike settings: give each part a name."
@@ -110,7 +112,24 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file
     return Suite(name, str(content.get("question", "")), tuple(cells.values()))
 
 
-def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path | None) -> list[Cell]:
+def _only(
+    suite: str, parts: Sequence[dict[str, Any]], shared: dict[str, Any], words: Sequence[str]
+) -> Callable[[str, str], bool]:
+    """Whether an algorithm on an environment is of the piece that these words ask for; without words all are. Words
+    with a slash are beginnings of environments' names."""
+    merged = [{**shared, **part} for part in parts]
+    known = [{name for part in merged for name in _names(suite, part, key)} for key in ("algorithms", "environments")]
+    starts = tuple(word for word in words if "/" in word)
+    names = [word for word in words if "/" not in word]
+    for word in words:
+        if not any(env.startswith(word) for env in known[1]) if "/" in word else word not in known[0]:
+            raise UsageError(f"Suite {suite} runs no {word!r}.{nearest(word, [*known[0], *known[1]])}")
+    return lambda algorithm, env: (not names or algorithm in names) and (not starts or env.startswith(starts))
+
+
+def _cells(
+    suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path | None, only: Callable[[str, str], bool]
+) -> list[Cell]:
     algorithms, envs = _names(suite, part, "algorithms"), _names(suite, part, "environments")
     count, first = changes.get("seeds", part.get("seeds", 5)), part.get("first_seed", 0)
     for key, value, least in (("seeds", count, 1), ("first_seed", first, 0)):
@@ -120,7 +139,7 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
     if not isinstance(title, str) or (title and not _slug(title)):
         raise UsageError(f"Suite {suite}: the name of a part must be words, not {title!r}.")
     runs = []
-    for algorithm, env in product(algorithms, envs):
+    for algorithm, env in filter(lambda pair: only(*pair), product(algorithms, envs)):
         settings = {
             **_table(part, "settings"),
             **_entry(suite, part, "per_environment", envs).get(env, {}),
@@ -130,7 +149,7 @@ def _cells(suite: str, part: dict[str, Any], changes: dict[str, Any], file: Path
         runs.append(_config(algorithm, env, settings))
     if file is not None:  # before anything is built: building an environment imports it
         require_trust(file, [name for run in runs for name in (*run.code(), *outside(run.options.ray))])
-    places = _places(suite, envs, part.get("optional") is True)
+    places = _places(suite, list(dict.fromkeys(run.env for run in runs)), part.get("optional") is True)
     cells = []
     for run in runs:
         if run.env not in places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,16 @@ from flockrl.evidence.statistics import Estimate
 
 @dataclass(frozen=True)
 class Line:
-    """One algorithm on one environment. `figures`: mean, median and iqm of the seeds' final scores."""
+    """One algorithm on one environment. `figures`: mean, median and iqm of the seeds' final scores. `sampled`: the iqm
+    of what their policies earn when they explore; None where not every seed was played so. `measured`: the iqm of what
+    the environment itself measures, by name."""
 
     env: str
     label: str
     records: tuple[Record, ...]
     figures: dict[str, Estimate]
+    sampled: Estimate | None = None
+    measured: dict[str, Estimate] = field(default_factory=dict)
 
     @property
     def seeds(self) -> int:
@@ -48,6 +52,11 @@ class Line:
         return float(np.mean([record.result["steps_per_second"] for record in self.records]))
 
     @property
+    def seconds(self) -> float:
+        """How long a run took, mean over seeds."""
+        return float(np.mean([record.result["seconds"] for record in self.records]))
+
+    @property
     def sides(self) -> list[str]:
         """Sides that oppose each other in its runs."""
         return self.records[0].sides
@@ -65,11 +74,21 @@ def lines(records: Sequence[Record]) -> list[Line]:
         for record in records:
             if record.env == env:
                 found.setdefault((env, record.label), []).append(record)
-    return [Line(env, label, tuple(seeds), _figures(seeds)) for (env, label), seeds in found.items()]
+    return [_line(env, label, seeds) for (env, label), seeds in found.items()]
 
 
-def _figures(seeds: Sequence[Record]) -> dict[str, Estimate]:
-    return statistics.aggregate(np.array([[record.final] for record in seeds]))
+def _line(env: str, label: str, seeds: Sequence[Record]) -> Line:
+    figures = _figures([record.final for record in seeds])
+    sampled = [record.sampled for record in seeds if record.sampled is not None]
+    names = [name for name in seeds[0].measured if all(name in record.measured for record in seeds)]
+    return Line(
+        env, label, tuple(seeds), figures, _figures(sampled)["iqm"] if len(sampled) == len(seeds) else None,
+        {name: _figures([record.measured[name] for record in seeds])["iqm"] for name in names},
+    )  # fmt: skip
+
+
+def _figures(scores: Sequence[float]) -> dict[str, Estimate]:
+    return statistics.aggregate(np.array(scores)[:, None])
 
 
 def leaders(found: Sequence[Line]) -> tuple[list[Line], list[Line]]:
@@ -95,10 +114,21 @@ def best_lines(found: Sequence[Line]) -> set[int]:
 def summary_row(line: Line) -> dict[str, Any]:
     """A line as plain numbers, for summary.csv."""
     row: dict[str, Any] = {"environment": line.env, "algorithm": line.label, "seeds": line.seeds}
-    for name, estimate in line.figures.items():
-        row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    for name, estimate in {**line.figures, "sampled_iqm": line.sampled}.items():
+        value, low, high = estimate or (None, None, None)
+        row |= {name: value, f"{name}_low": low, f"{name}_high": high}
     row |= {"converged_at": line.converged_at, "stability": line.stability}
     return row | {name: line.team(name) for name in TEAM}
+
+
+def summary_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
+    """All lines, with a column for everything that any environment among them measures."""
+    names = dict.fromkeys(name for line in found for name in line.measured)
+    rows = []
+    for line in found:
+        told = {name: line.measured[name].value if name in line.measured else None for name in names}
+        rows.append({**summary_row(line), **told})
+    return rows
 
 
 @dataclass(frozen=True)

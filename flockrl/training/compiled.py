@@ -18,7 +18,7 @@ from jax.sharding import SingleDeviceSharding
 from flockrl.core.devices import everywhere, make_mesh, shared_out, spread, within
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, PyTree, Trajectory
-from flockrl.envs.api import Env, tuned
+from flockrl.envs.api import Env, in_training, tuned
 from flockrl.evaluation.playing import make_evaluator
 from flockrl.rollouts.compiled import Episodes, scan_rollout, start
 from flockrl.training.program import (
@@ -132,7 +132,8 @@ class CompiledProgram:
     ) -> tuple[TrainState, Episodes, Any, Trajectory]:
         """One rollout and one update, and the rollout."""
         rollout_key, update_key = jax.random.split(jax.random.fold_in(key, state.iteration))
-        params, env = self.actor.params(state.learner), tuned(self.env, settings)
+        params, trained = self.actor.params(state.learner), state.iteration * jnp.float32(self.setting.iteration_steps)
+        env = in_training(tuned(self.env, settings), trained)
 
         def play(params: PyTree) -> tuple[Trajectory, tuple[Any, Episodes]]:
             actors, trajectory, episodes = scan_rollout(self.actor, params, env, state.actors, rollout_key)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import ClassVar
 
 import jax
@@ -18,6 +19,7 @@ from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
 from flockrl.envs.adapters.layouts import layout
 from flockrl.envs.adapters.spaces import Codec, action_code
+from flockrl.envs.api import tuned
 from flockrl.envs.host.env import Host, random_action
 
 
@@ -540,6 +542,77 @@ def test_jaxmarl_is_adapted_as_a_compiled_environment():
         assert terminated.tolist() == [False, 2 <= t < 5]
         assert truncated.tolist() == [t == 5] * 2
         assert seen.alive.tolist() == [t < 5, t < 2]
+
+
+class Kitchen:
+    """A stand-in with JaxMARL's interface that pays 1 at the end and hands out hints of 1 and 2 in every step."""
+
+    agents = ("a_0", "a_1")
+    max_steps = 4
+    hinting = True
+
+    def action_space(self, agent):
+        return Sampled(2)
+
+    def reset(self, key):
+        return dict.fromkeys(self.agents, jnp.zeros(1)), {"t": jnp.int32(0)}
+
+    def step_env(self, key, state, actions):
+        t = state["t"] + 1
+        infos = {"shaped_reward": {"a_0": 1.0, "a_1": 2.0}} if self.hinting else {}
+        dones = dict.fromkeys((*self.agents, "__all__"), t >= 4)
+        rewards = dict.fromkeys(self.agents, jnp.where(t == 4, 1.0, 0.0))
+        return dict.fromkeys(self.agents, jnp.zeros(1)), {"t": t}, rewards, dones, infos
+
+
+class Sampled(spaces.Discrete):
+    """JaxMARL's spaces draw from a key."""
+
+    def sample(self, key):
+        return jnp.int32(0)
+
+
+def test_shaped_rewards_of_jaxmarl_fade_and_are_paid_in_training_alone(tmp_path):
+    env = JaxMARL(Kitchen(), "jaxmarl/kitchen", shaped=64)
+    check(env)
+    assert [float(env.training(steps)["hints"]) for steps in (0, 16, 64, 1000)] == [1, 0.75, 0, 0]
+    state, _ = env.reset(jax.random.key(0))
+    paid = [tuned(env, env.training(steps)).step(jax.random.key(1), state, jnp.zeros(2))[2] for steps in (0, 16, 64)]
+    np.testing.assert_allclose(paid, [[1, 2], [0.75, 1.5], [0, 0]])
+    assert env.step(jax.random.key(1), state, jnp.zeros(2))[2].tolist() == [0, 0]
+
+    small = {"steps": 96, "envs": 4, "rollout_steps": 4, "eval_every": 16, "eval_episodes": 2, "minibatches": 1}
+    rows = flockrl.train("ippo", env, out=tmp_path / "run", **small).metrics()
+    earned = [row["return"] for row in rows if row["step"]]  # an episode in each environment, 16 steps in all
+    np.testing.assert_allclose(earned, [1 + 6 * weight for weight in (1, 0.75, 0.5, 0.25, 0, 0)])
+    assert {row["eval_return"] for row in rows} == {1}
+
+
+def test_shaped_rewards_that_jaxmarl_does_not_have():
+    silent = type("Silent", (Kitchen,), {"hinting": False})()
+    assert JaxMARL(silent, "jaxmarl/silent").training(0) == {}
+    with pytest.raises(flockrl.UsageError, match="jaxmarl/silent hands out no shaped reward"):
+        JaxMARL(silent, "jaxmarl/silent", shaped=64)
+    for wrong in (0, -1, True, 0.5, "yes"):
+        with pytest.raises(flockrl.UsageError, match="shaped must be the steps until"):
+            JaxMARL(Kitchen(), "jaxmarl/kitchen", shaped=wrong)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_jaxmarl_tells_who_won_a_battle(nested):
+    """SMAX against a script has the units' state inside its own."""
+    env = JaxMARL(Kitchen(), "jaxmarl/battle")
+    assert env.measures(env.reset(jax.random.key(0))[0]) == {}
+    env.env.num_allies = 2
+
+    def won(*alive):
+        units = SimpleNamespace(unit_alive=jnp.array(alive, bool))
+        state = SimpleNamespace(inner=SimpleNamespace(state=units) if nested else units)
+        return float(env.measures(state)["won"])
+
+    assert won(1, 0, 0, 0, 0) == 1
+    assert won(1, 1, 0, 1, 0) == 0
+    assert won(0, 0, 0, 0, 0) == 0  # all died at once: a draw
 
 
 def test_jaxmarl_with_unlike_actions():

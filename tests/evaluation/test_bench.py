@@ -3,18 +3,24 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
 
+import jax
 import pytest
 
+import flockrl
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice, UsageError
 from flockrl.evidence import harness, statistics
+from flockrl.evidence.board import result_table
 from flockrl.evidence.suite import make_suite, read_suite, shipped
+from flockrl.evidence.summary import lines, summary_rows
+from flockrl.training.run import Run
 
 WORDS = [
     "bench", "--algorithms", "iql_tabular", "--environments", "games/two_step", "--seeds", "2", "--jobs", "1",
@@ -59,6 +65,42 @@ def test_tables(finished):
     assert all(float(cell["peak_memory_mb"]) > 50 and float(cell["steps_per_second"]) > 0 for cell in cells)
     (line,) = csv.DictReader((out / "summary.csv").open())
     assert float(line["mean"]) == pytest.approx(sum(float(cell["final_return"]) for cell in cells) / 2)
+    assert "Sampled: as many episodes in which the trained policy explores" in " ".join(text.split())
+    for cell in cells:
+        run = Run(out / "cells" / "iql_tabular-games-two_step" / f"seed_{cell['seed']}")
+        assert float(cell["sampled_return"]) == run.evaluate(4, int(cell["seed"]), explore=True).mean
+    assert float(line["sampled_iqm"]) == pytest.approx(sum(float(cell["sampled_return"]) for cell in cells) / 2)
+
+
+def test_a_cell_that_was_killed_before_it_was_sampled_is_only_sampled(finished, tmp_path):
+    out = tmp_path / "cut"
+    shutil.copytree(finished[0], out)
+    cell = out / "cells" / "iql_tabular-games-two_step" / "seed_1"
+    (cell / "cell.json").unlink()
+    before = (cell / "result.json").stat().st_mtime_ns
+    text, errors = (process := start(out)).communicate()
+    assert process.returncode == 0, errors
+    assert "[2/2]" in text
+    assert (cell / "result.json").stat().st_mtime_ns == before
+    assert (out / "summary.csv").read_bytes() == (finished[0] / "summary.csv").read_bytes()
+
+
+def test_what_an_environment_measures_is_in_the_tables(tmp_path, monkeypatch):
+    run = {"steps": 64, "envs": 4, "rollout_steps": 8, "eval_episodes": 2, "checkpoint_every": 64}
+    path = tmp_path / "cells" / "ippo-tasks-allocation" / "seed_0"
+    flockrl.train("ippo", "tasks/allocation", out=path, **run)
+    monkeypatch.setattr(statistics, "REPS", 40)
+    records = harness.write_tables(tmp_path)
+    (line,) = lines(records)
+    names = {f"eval_{name}" for name in flockrl.make_env("tasks/allocation").measures(_state("tasks/allocation"))}
+    assert set(line.measured) == names
+    assert summary_rows([line])[0][min(names)] == line.measured[min(names)].value == records[0].evals[-1][min(names)]
+    assert names <= set((tmp_path / "results.csv").read_text().splitlines()[0].split(","))
+    assert min(names).removeprefix("eval_") in [column.header for column in result_table(records).columns]
+
+
+def _state(name):
+    return flockrl.make_env(name).reset(jax.random.key(0))[0]
 
 
 def test_killed_in_the_middle_it_ends_with_the_same_table(finished, tmp_path):
@@ -168,6 +210,31 @@ def test_settings_of_a_part_an_environment_and_an_algorithm():
     changed = make_suite("x", content, {"seeds": 2, "settings": {"steps": 7}}).cells
     assert len(changed) == 8
     assert {cell.run.options.steps for cell in changed} == {7}
+
+
+def test_a_piece_of_a_suite(tmp_path):
+    part = {"algorithms": ["ippo", "mappo"], "environments": ["mpe/simple_spread", "mpe/simple", "games/climbing"]}
+    content = {"seeds": 1, "part": [part, {"algorithms": ["iql"], "environments": ["games/penalty", "nowhere/at_all"]}]}
+
+    def piece(*words):
+        return [(cell.algorithm, cell.env) for cell in make_suite("x", content, {"only": words}).cells]
+
+    assert piece("mappo", "mpe/") == [("mappo", "mpe/simple_spread"), ("mappo", "mpe/simple")]
+    assert piece("games/") == [("ippo", "games/climbing"), ("mappo", "games/climbing"), ("iql", "games/penalty")]
+    for wrong in ("qmix", "mpe/tag"):
+        with pytest.raises(UsageError, match=f"Suite x runs no '{wrong}'"):
+            piece(wrong)
+
+
+def test_pieces_of_a_suite_add_to_each_other(tmp_path):
+    for part in (0, 1):
+        content = named()
+        content["part"] = [content["part"][part]]
+        suite = make_suite("own", content, {})
+        harness._check_directory(suite, [harness.Work(c, tmp_path / "cells" / c.folder) for c in suite.cells], tmp_path)
+    about = json.loads((tmp_path / "suite.json").read_text())
+    assert about["cells"] == ["ippo-at-0.1-probe-action/seed_0", "ippo-at-0.001-probe-action/seed_0"]
+    assert list(about["labels"].values()) == ["ippo at 0.1", "ippo at 0.001"]
 
 
 GOOD = {"algorithms": ["mappo"], "environments": ["mpe/simple"]}

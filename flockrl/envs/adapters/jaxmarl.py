@@ -2,7 +2,10 @@
 
 JaxMARL has one flag for the end of an episode. Here an episode that ends in the step in which its time is up counts as
 truncated, and any other end as terminated. An agent that is done before the others is dead from then on. `world_state`
-among the observations is the global state, and `get_avail_actions` says which actions are legal.
+among the observations is the global state, and `get_avail_actions` says which actions are legal. The battles of SMAX
+tell whether the allies won (`measures`). Where JaxMARL hands out a shaped reward beside the true one, as Overcooked
+does, `shaped=STEPS` adds it in training, with a weight that falls from 1 to 0 over so many steps; evaluations count the
+true reward alone.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from flockrl.envs.api import reset_batch, step_batch
 from flockrl.nets.actions import ActionCode
 
 WORLD = "world_state"
+SHAPED = "shaped_reward"
+"""What JaxMARL calls the hints among the infos of a step: a reward for each agent."""
 
 
 def make(name: str, settings: Mapping[str, Any]) -> JaxMARL:
@@ -37,10 +42,10 @@ def make(name: str, settings: Mapping[str, Any]) -> JaxMARL:
     if name not in known:
         raise UsageError(f"There is no environment jaxmarl/{name}.{nearest(name, known)}")
     given = dict(settings)
-    sides = given.pop("sides", None)
+    sides, shaped = given.pop("sides", None), given.pop("shaped", None)
     limit = given.pop("max_steps", None) if "SMAX" not in name and "MPE" not in name else None
     try:
-        env = JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit)
+        env = JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit, shaped)
     except (TypeError, KeyError, ImportError) as error:
         raise UsageError(f"jaxmarl/{name} cannot be made with these settings: {error}.") from error
     return _sided(env, sides)
@@ -95,8 +100,9 @@ class State(NamedTuple):
 class JaxMARL:
     """A JaxMARL environment as one of flockrl's compiled ones."""
 
-    def __init__(self, env: Any, name: str, limit: int | None = None):
+    def __init__(self, env: Any, name: str, limit: int | None = None, shaped: int | None = None):
         self.env, agents = env, [str(agent) for agent in env.agents]
+        self.shaped, self.hints = _fading(env, name, shaped), 0.0
         seen, inner = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
         self.legal = _legal_actions(env, inner)
         state_size = int(np.prod(seen[WORLD].shape)) if WORLD in seen else 0
@@ -115,12 +121,30 @@ class JaxMARL:
 
     def step(self, key: Array, state: State, action: Array) -> tuple[State, Observation, Array, Array, Array]:
         acts = {agent: self._own(action, i) for i, agent in enumerate(self.env.agents)}
-        seen, inner, rewards, dones, _ = self.env.step_env(jax.random.key_data(key), state.inner, acts)
+        seen, inner, rewards, dones, infos = self.env.step_env(jax.random.key_data(key), state.inner, acts)
         late = state.t + 1 >= self.spec.max_steps
         ended = jnp.stack([jnp.asarray(dones[agent], bool) for agent in self.env.agents]) | dones["__all__"]
         after = State(inner, state.t + 1, state.alive & ~ended)
-        reward = jnp.stack([jnp.asarray(rewards[agent], jnp.float32) for agent in self.env.agents])
+        reward = self._each(rewards)
+        if self.shaped is not None:
+            reward = reward + self.hints * self._each(infos[SHAPED])
         return after, self._see(seen, after), reward, ended & ~late, jnp.broadcast_to(late, ended.shape)
+
+    def training(self, steps: Array) -> dict[str, Array]:
+        """The weight of the shaped reward after so many steps of training, see `envs.api`."""
+        return {} if self.shaped is None else {"hints": jnp.clip(1.0 - steps / self.shaped, 0.0, 1.0)}
+
+    def measures(self, state: State) -> dict[str, Array]:
+        """Whether the allies won a battle of SMAX: all enemies are dead and not all allies; nothing elsewhere."""
+        units = getattr(state.inner, "state", state.inner)
+        alive, allies = getattr(units, "unit_alive", None), getattr(self.env, "num_allies", None)
+        if alive is None or allies is None:
+            return {}
+        return {"won": (alive[:allies].any() & ~alive[allies:].any()).astype(jnp.float32)}
+
+    def _each(self, values: Mapping[str, Any]) -> Array:
+        """[N] numbers by agent."""
+        return jnp.stack([jnp.asarray(values[agent], jnp.float32) for agent in self.env.agents])
 
     def _own(self, action: Array, i: int) -> Array:
         """Agent i's part of actions [N] or [N, W], as the environment takes it."""
@@ -145,6 +169,28 @@ class JaxMARL:
             avail = avail | (~avail.any(-1, keepdims=True) & (np.arange(self.spec.action_size) == 0))  # the dead
         world = jnp.ravel(seen[WORLD]).astype(jnp.float32) if WORLD in seen else None
         return Observation(obs, avail, world, state.alive)
+
+
+def _fading(env: Any, name: str, shaped: Any) -> float | None:
+    """The steps over which the shaped reward fades; None where there is none in training."""
+    if shaped is None:
+        return None
+    if isinstance(shaped, bool) or not isinstance(shaped, int) or shaped < 1:
+        raise UsageError(f"{name}: shaped must be the steps until shaped rewards are gone, at least 1, not {shaped!r}.")
+    if not _hints(env):
+        raise UsageError(f"{name} hands out no shaped reward beside the true one: leave out shaped.")
+    return float(shaped)
+
+
+def _hints(env: Any) -> bool:
+    """Whether the steps of an environment come with a shaped reward."""
+
+    def first(key: Array) -> Any:
+        _, inner = env.reset(key)
+        acts = {agent: env.action_space(agent).sample(key) for agent in env.agents}
+        return env.step_env(key, inner, acts)[4]
+
+    return SHAPED in jax.eval_shape(first, jax.random.PRNGKey(0))
 
 
 def _legal_actions(env: Any, inner: PyTree) -> Callable[[PyTree], Any] | None:
