@@ -44,7 +44,7 @@ def together(state: Harvest, size: int) -> Array:
     walls = _marked(state.food, state.worth > 0, size) | standing
     steps = _distances(_beside(state.food[target], size), walls)
     cost = _read(steps, _ahead(state.players, size))  # [N, 5], staying first
-    n, chosen, action = len(state.players), [], []
+    n, chosen, action = len(state.players), list[Array](), []
     for i in range(n):
         cells = state.players[i] + MOVES[:LOAD]
         taken = [(cells == state.players[j]).all(-1) for j in range(n) if j != i]
