@@ -22,7 +22,8 @@ import numpy as np
 from flockrl.algos.parts import mean
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import Group
-from flockrl.core.types import Array, EnvSpec, Trajectory
+from flockrl.core.types import Array, EnvSpec, Observation, Trajectory
+from flockrl.policies.stochastic import legal
 
 MOVES, CHOSE = "others_moves", "others_chose"
 """Extras of a rollout, [T, B, N] of all agents in the game: what each did, and whether it had a choice."""
@@ -137,20 +138,20 @@ CONSTANT = 1e-3
 
 def foreseen_loss(
     spec: EnvSpec, config: Any, group: Group, foreseen: Array, moves: Any, target: Array, known: Array | None,
-    weight: Array | None, state: tuple[Array | None, Array | None] = (None, None),
+    weight: Array | None, seen: Observation | None = None,
 ) -> tuple[Array, dict[str, Array]]:  # fmt: skip
     """What a group's predictions add to its loss, and metrics. foreseen: [..., n, K] outputs; target: [rows] returns in
-    the critic's units; known: [rows] 1 where these count; state: global states [..., S], and who predicts them, see
-    `deciding`; the rest as in `prediction`."""
+    the critic's units; known: [rows] 1 where these count; seen: what the team saw, with the global state where it is
+    predicted; the rest as in `prediction`."""
     total, told = jnp.float32(0), {}
     if models_opponents(config):
         surprise, right = prediction(spec, group, foreseen, moves, weight)
         total, told = config.model_opponents * surprise, {"opponent_loss": surprise, "opponent_accuracy": right}
     if predicts_state(config):
-        whole, decides = state
-        assert whole is not None
-        begin = _moves_size(spec, config)
-        off = state_miss(foreseen[..., begin : begin + spec.state_size], whole, decides)
+        assert seen is not None
+        assert seen.state is not None
+        begin, decides = _moves_size(spec, config), deciding(legal(group, seen.avail), weight)
+        off = state_miss(foreseen[..., begin : begin + spec.state_size], seen.state, decides)
         total, told = total + config.predict_state * off, {**told, "state_loss": off}
     if predicts_return(config):
         miss = mean(0.5 * (foreseen[..., -1].reshape(-1) - target) ** 2, known)

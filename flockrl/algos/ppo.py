@@ -22,14 +22,7 @@ from flockrl.algos.credit import credit_metrics
 from flockrl.algos.family import Family
 from flockrl.algos.on_policy import OnPolicy, OnPolicyState, ValueEstimates
 from flockrl.algos.on_policy_config import OnPolicyConfig
-from flockrl.algos.opponents import (
-    deciding,
-    foreseen_loss,
-    foreseen_size,
-    models_opponents,
-    others_moves,
-    predicts_state,
-)
+from flockrl.algos.opponents import foreseen_loss, foreseen_size, models_opponents, others_moves, predicts_state
 from flockrl.algos.parts import descend, mean
 from flockrl.algos.returns import gae, monte_carlo
 from flockrl.core.devices import spread
@@ -297,11 +290,9 @@ class _PPO(OnPolicy):
                 apart = head.kl(out, batch.magnet[g], legal(group, batch.seen.avail))
                 total = total + self.config.magnet * mean(apart, weight)
             if foreseen:
-                decides = deciding(legal(group, batch.seen.avail), weight)
                 more, said = foreseen_loss(
-                    self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight,
-                    (batch.seen.state, decides),
-                )  # fmt: skip
+                    self.spec, self.config, group, foreseen[g], batch.moves, target, known, weight, batch.seen
+                )
                 total, told = total + more, told | said
             rows.append(told)
         return total, {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}  # type: ignore[misc]

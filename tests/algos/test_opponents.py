@@ -25,7 +25,7 @@ from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.self_play import OWN
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups
-from flockrl.core.types import Trajectory
+from flockrl.core.types import Observation, Trajectory
 from flockrl.envs import make
 from flockrl.envs.comm.signalling import Signalling
 from flockrl.rollouts.compiled import scan_rollout, start
@@ -185,7 +185,9 @@ def test_predictions_have_their_places_beside_each_other():
     state = jax.random.normal(jax.random.key(0), (4, 2, spec.state_size))
     foreseen = jax.random.normal(jax.random.key(1), (4, 2, 3, size))
     did = jnp.zeros((4, 2, 3), jnp.int32), jnp.ones((4, 2, 3), bool)
-    loss, told = foreseen_loss(spec, config, group, foreseen, did, jnp.zeros(24), None, None, (state, None))
+    loss, told = foreseen_loss(
+        spec, config, group, foreseen, did, jnp.zeros(24), None, None, Observation(None, state=state)
+    )
     middle = state_miss(foreseen[..., moves:-1], state, None)
     assert float(told["state_loss"]) == pytest.approx(float(middle), 1e-6)
     assert float(told["return_loss"]) == pytest.approx(float((foreseen[..., -1] ** 2).mean() / 2), 1e-5)

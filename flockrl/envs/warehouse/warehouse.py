@@ -167,8 +167,8 @@ class Warehouse:
             state.cell % layout.columns, state.cell // layout.columns, state.carried != NONE,
             *(state.way == way for way in range(4)), jnp.asarray(layout.road)[state.cell],
         ]  # fmt: skip
-        own = jnp.stack([x.astype(jnp.float32) for x in own], -1)
-        return Observation(jnp.concatenate([own, cells.astype(jnp.float32).reshape(n, -1)], -1))
+        numbers = jnp.stack([x.astype(jnp.float32) for x in own], -1)
+        return Observation(jnp.concatenate([numbers, cells.astype(jnp.float32).reshape(n, -1)], -1))
 
     # What goes with it
 
