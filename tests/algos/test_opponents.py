@@ -208,6 +208,21 @@ def test_a_state_that_is_not_there_is_not_predicted(algorithm, words, tmp_path):
         flockrl.train(algorithm, "mpe/simple_spread", predict_state=0.5, out=tmp_path / "run")
 
 
+def learned(env, config):
+    """Metrics of the last of 40 updates."""
+    algorithm = make_algorithm("ippo", env.spec, config, envs=64, updates=60, env=env)
+
+    @jax.jit
+    def learn(state, key):
+        first = start(algorithm, env, key, 64)
+        return algorithm.update(state, scan_rollout(algorithm, algorithm.params(state), env, first, key)[1], key)
+
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    for i in range(40):
+        state, metrics = learn(state, jax.random.key(i))
+    return metrics
+
+
 def test_messages_learn_what_returns_depend_on():
     """Only the leader sees the bit, all are paid for it whatever they do: there is nothing to gain, and something to
     tell."""
@@ -219,16 +234,7 @@ def test_messages_learn_what_returns_depend_on():
 
     env, more = Fate(), {"rollout_steps": 4, "epochs": 4, "minibatches": 1, "hidden": (16,), "lr": 1e-2, "entropy": 0.0}
     config = make_config("ippo", {"comm": "commnet", "channel": "bits=1", "predict_return": 1.0, **more})
-    algorithm = make_algorithm("ippo", env.spec, config, envs=64, updates=60, env=env)
-
-    @jax.jit
-    def learn(state, key):
-        first = start(algorithm, env, key, 64)
-        return algorithm.update(state, scan_rollout(algorithm, algorithm.params(state), env, first, key)[1], key)
-
-    state = jax.jit(algorithm.init)(jax.random.key(0))
-    for i in range(40):
-        state, metrics = learn(state, jax.random.key(i))
+    metrics = learned(env, config)
     assert float(metrics["return_loss"]) < 0.05  # of a half: the followers know, too
 
 
@@ -252,16 +258,7 @@ class Secret(Signalling):
 def test_messages_learn_the_state_that_others_do_not_see(channel):
     env, more = Secret(), {"rollout_steps": 4, "epochs": 4, "minibatches": 1, "hidden": (16,), "lr": 1e-2}
     config = make_config("ippo", {"comm": "commnet", "channel": channel, "predict_state": 1.0, **more})
-    algorithm = make_algorithm("ippo", env.spec, config, envs=64, updates=60, env=env)
-
-    @jax.jit
-    def learn(state, key):
-        first = start(algorithm, env, key, 64)
-        return algorithm.update(state, scan_rollout(algorithm, algorithm.params(state), env, first, key)[1], key)
-
-    state = jax.jit(algorithm.init)(jax.random.key(0))
-    for i in range(40):
-        state, metrics = learn(state, jax.random.key(i))
+    metrics = learned(env, config)
     # Half the variance, 1/2, for those who know nothing: two of three agents without messages.
     low, high = (0.0, 0.05) if channel == "bits=1" else (0.3, 0.4)
     assert low <= float(metrics["state_loss"]) < high

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import flockrl.envs.foraging.scripts as scripts
 from flockrl.core.entities import layout
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.emergence import apart
-from flockrl.envs.foraging import scripts
 from flockrl.envs.foraging.rules import (
     LARGEST,
     Harvest,

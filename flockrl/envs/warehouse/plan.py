@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import flockrl.envs.warehouse.layout as of
 from flockrl.core.types import Array
 from flockrl.envs.assignment import assign
-from flockrl.envs.warehouse import layout as of
 from flockrl.envs.warehouse.layout import NONE, Layout
 
 AHEAD = 16

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import flockrl.envs.warehouse.layout as of
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, Observation
 from flockrl.envs.emergence import apart
 from flockrl.envs.settings import one_of, whole
-from flockrl.envs.warehouse import layout as of
 from flockrl.envs.warehouse.layout import NONE, make_layout
 from flockrl.envs.warehouse.moves import moving
 from flockrl.envs.warehouse.plan import Planner
