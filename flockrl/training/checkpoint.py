@@ -54,6 +54,7 @@ class Checkpoints:
             )
         self.path = path
         self._writer: Any = None
+        self._broken = False
 
     def save(self, step: int, state: PyTree, meta: dict[str, Any], best: PyTree = None) -> None:
         """Write the state after `step` environment steps. Returns when the state is copied; it is on disk later.
@@ -188,6 +189,7 @@ class Checkpoints:
 
     def _failed(self, error: Exception) -> CannotWrite:
         """What to say about a checkpoint that could not be written. What there is of it makes room again."""
+        self._broken = True
         self._sweep()
         steps = self.steps()
         kept = f"the last good one is {self.path / str(steps[-1])}" if steps else "there was none before"
@@ -214,6 +216,8 @@ class Checkpoints:
             try:
                 self._writer.close()
             except Exception:
+                self._broken = True
+            if self._broken:  # what the writer's threads were still at when `_failed` swept
                 self._sweep()
             self._writer = None
 

@@ -110,12 +110,12 @@ def fuzz(folder, name, count):
     for seed in range(count):
         rng = np.random.default_rng([seed, *name.encode()])
         path.write_bytes(mutate(data, rng, good.suffix == ".csv"))
-        began = time.perf_counter()
+        began = time.process_time()  # another program may hold the processor
         reason = outcome(path)
         assert "\n" not in reason, seed
         assert len(reason) < 1000, seed
         refused += bool(reason)
-        assert time.perf_counter() - began < 2, seed
+        assert time.process_time() - began < 2, seed
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10, seed
     return refused
 

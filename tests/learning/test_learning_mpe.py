@@ -38,6 +38,7 @@ def train(tmp_path, algorithm, env, steps, **settings):
     return flockrl.train(algorithm, env, out=tmp_path / "run", **settings)
 
 
+@pytest.mark.slow
 def test_mappo_learns_simple_spread(tmp_path):
     """Random is about -24 and the best about -9; at 300k steps a working learner is around -16."""
     run = train(tmp_path, "mappo", "mpe/simple_spread", 300_000)
