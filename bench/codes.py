@@ -96,8 +96,8 @@ def main() -> None:
     keys = jax.random.split(jax.random.key(0), args.starts)
     for objective in args.only:
         for scale in args.scale:
-            one = partial(ascend, objective=objective, scale=scale, weight=args.weight, steps=args.steps)
-            one = partial(one, by_day=args.day_by_day)
+            how = {"weight": args.weight, "steps": args.steps, "by_day": args.day_by_day}
+            one = partial(ascend, objective=objective, scale=scale, **how)
             found = np.asarray(jax.jit(jax.vmap(one))(keys))
             shares = {f"above_{level}": round(float((found > level).mean()), 3) for level in (0.6, 0.7, 0.76)}
             row = {"objective": objective, "scale": scale, "mean": round(float(found.mean()), 3)}
