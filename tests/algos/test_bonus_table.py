@@ -40,6 +40,7 @@ BONUSES = {
     "leader": {"bonus": "rnd", "bonus_kind": "leader", "bonus_entries": "0:4"},
     "icm": {"bonus": "icm", "bonus_on": "both"},
     "influence": {"bonus": "influence"},
+    "belief": {"bonus": "belief", "bonus_entries": "0:2"},
 }
 TALK = {"silent": {}, "commnet": {"comm": "commnet"}, "late": {"comm": "tarmac", "channel": "loss=0.2"}}
 MEMORY = {"none": {}, "gru": {"memory": "gru", "memory_size": 8}}
@@ -134,7 +135,7 @@ def test_what_makes_sense_learns_and_resumes(row, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bonus", ["count", "icm", "influence"])
+@pytest.mark.parametrize("bonus", ["count", "icm", "influence", "belief"])
 def test_the_dead_earn_nothing(bonus, tmp_path):
     metrics = few_updates("iql", Sacrifice(), REPLAY | {"bonus": bonus}, tmp_path)
     assert all(np.isfinite(float(x)) for x in metrics.values())

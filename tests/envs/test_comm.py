@@ -188,6 +188,18 @@ def test_without_the_bit_today_hears_yesterday():
     assert days[-1][1:] == (-1.0, True)
 
 
+@pytest.mark.parametrize(("bit", "cases"), [("true", (0, 4, 11)), ("false", (0, 2, 5))])
+def test_notes_tell_a_visitor_the_day_the_switch_and_whether_it_was_in(bit, cases):
+    """Prisoners 1, 0 and 0 visit: one one-hot of (day, been, switch), or of (day, been), for who is in."""
+    plain, noted = (make(f"comm/switch_riddle:bit={bit},notes={notes}") for notes in ("false", "true"))
+    rooms, actions = (1, 0, 0), (0, 1 if bit == "true" else 0, 0)
+    without, given = (visits(env, rooms, actions) for env in (plain, noted))
+    assert noted.spec.obs_size == plain.spec.obs_size + (24 if bit == "true" else 12)
+    for room, case, (before, *_), (seen, *_) in zip(rooms, cases, without, given, strict=True):
+        np.testing.assert_array_equal(seen.obs[:, : plain.spec.obs_size], before.obs)
+        assert np.argwhere(seen.obs[:, plain.spec.obs_size :]).tolist() == [[room, case]]
+
+
 def test_networks_of_three_prisoners_fit_four():
     three, four = (make(f"comm/switch_riddle:n={n},places=4") for n in (3, 4))
     assert three.spec.obs_size == four.spec.obs_size == make("comm/switch_riddle:n=4").spec.obs_size

@@ -10,23 +10,27 @@ from flockrl.algos.parts import Schedule
 from flockrl.core.errors import UsageError
 from flockrl.core.settings import Part, check_numbers
 
-Bonus = Literal["none", "count", "rnd", "icm", "influence"]
+Bonus = Literal["none", "count", "rnd", "icm", "influence", "belief"]
 On = Literal["own", "state", "both"]
 Kind = Literal["independent", "minimum", "covering", "burrowing", "leader"]
 
 NOVELTY = ("count", "rnd", "icm")
+ALL = (*NOVELTY, "influence", "belief")
 DEFAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "bonus_scale": (None, (*NOVELTY, "influence")),
-    "bonus_schedule": ("constant", (*NOVELTY, "influence")),
-    "bonus_gamma": (0.99, (*NOVELTY, "influence")),
+    "bonus_scale": (None, ALL),
+    "bonus_schedule": ("constant", ALL),
+    "bonus_gamma": (0.99, ALL),
     "bonus_on": ("own", NOVELTY),
     "bonus_kind": ("independent", NOVELTY),
-    "bonus_entries": ("", NOVELTY),
+    "bonus_entries": ("", (*NOVELTY, "belief")),
     "bonus_actions": (False, ("count", "rnd")),
     "bonus_cell": (0.25, ("count",)),
     "bonus_bits": (0, ("count",)),
     "bonus_decay": (0.5, ("count",)),
 }
+OWN: dict[tuple[str, str], Any] = {("belief", "bonus_gamma"): 0.0}
+"""Defaults of single bonuses that differ. Beliefs of later steps are no one's due: with a discount, a team would rather
+end an episode, because little is unknown at the start of the next."""
 """Setting -> its default and the bonuses that have it."""
 ENTRIES = re.compile(r"(\d+)(?::(\d+))?")
 MOST_BITS = 128
@@ -38,7 +42,8 @@ class BonusConfig(Part):
 
     bonus: Bonus = "none"
     """What agents earn for exploring: count (rare cells), rnd (random network distillation), icm (what a model of the
-    environment does not foresee), influence (on what others do next); none for nothing."""
+    environment does not foresee), influence (on what others do next), belief (what those who decide can tell of the
+    global state); none for nothing."""
     bonus_scale: float | None = None
     """How much the bonus counts beside the reward; by default 1 for policy gradients, whose advantages of both are
     normalised, and 0.1 for learners of action values."""
@@ -53,8 +58,8 @@ class BonusConfig(Part):
     """How agents share the search by what is new to the others: independent (default), minimum (new to all), covering
     (newer to oneself than to others), burrowing (the opposite), leader (the first agent burrows, the others cover)."""
     bonus_entries: str = ""
-    """The entries of the observation (with bonus_on state: of the state) that are looked at, such as 0:4,7; by default
-    all."""
+    """The entries of the observation (with bonus_on state, and in belief: of the state) that are looked at, such as
+    0:4,7; by default all."""
     bonus_actions: bool = False
     """Look for novelty in what is done, together with where it is done, instead of in what follows: of each agent, or
     with bonus_on state of all of them."""
@@ -85,7 +90,7 @@ class BonusConfig(Part):
     def of_bonus(self, name: str) -> Any:
         """A setting of the bonus, or its default."""
         value = getattr(self, name)
-        return DEFAULTS[name][0] if value is None else value
+        return OWN.get((self.bonus, name), DEFAULTS[name][0]) if value is None else value
 
 
 def parse_entries(text: str) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from flockrl.algos.bonus.belief import Belief
 from flockrl.algos.bonus.counts import Counts, Coverage
 from flockrl.algos.bonus.critic import BonusCritic
 from flockrl.algos.bonus.influence import Influence
@@ -66,6 +67,8 @@ def _measures(spec: EnvSpec, config: Any) -> list[Measure]:
     """One for each thing that is looked at."""
     if config.bonus == "influence":
         return [Influence(spec)]
+    if config.bonus == "belief":
+        return [Belief(spec, config.bonus_entries)]
     on, entries, acts = config.of_bonus("bonus_on"), config.bonus_entries, config.bonus_actions
     looks = [] if on == "state" else [Look(spec, "own", entries, acts)]
     if on != "own":

@@ -42,28 +42,32 @@ class SwitchRiddle:
     perceives anybody (`Observation.neighbours`). Who is outside can only do 0. An agent observes [whether it is in the
     room, with the bit: the switch or 0 outside, the one-hot of its last action, the one-hot of its own number].
     `penalty` is what telling too early costs, 1 in the riddle; a curriculum may begin with more. `places` is the width
-    of the last one-hot, n by default: with the same width, networks of a few prisoners fit more of them. The global
-    state, for central critics, has one-hots of the day, of who is in and of how many have been in by now, flags of
-    those who have, and with the bit the switch.
+    of the last one-hot, n by default: with the same width, networks of a few prisoners fit more of them. With `notes`
+    a visitor also observes what it could remember: one one-hot of (day, whether it has been in before, with the bit:
+    the switch), zeros outside. The global state, for central critics, has one-hots of the day, of who is in and of how
+    many have been in by now, flags of those who have, and with the bit the switch.
 
     `best` is what telling at the right moment earns, exactly: 540/729 for three, 818520/1048576 for four.
     """
 
     tunable = ("penalty",)
 
-    def __init__(self, n: int = 3, bit: bool = True, penalty: float = 1.0, places: int | None = None):
+    def __init__(
+        self, n: int = 3, bit: bool = True, penalty: float = 1.0, places: int | None = None, notes: bool = False
+    ):
         whole("comm/switch_riddle", 3, 20, n=n)
         places = n if places is None else places
         whole("comm/switch_riddle", n, 20, places=places)
         between("comm/switch_riddle", 0, 100, penalty=penalty)
         self.n, self.bit, self.penalty, self.days, self.actions = n, bit, penalty, 4 * n - 6, 2 + bit
+        self.notes = 2 * (1 + bit) * (4 * places - 6) if notes else 0
         self.numbers = np.eye(n, places, dtype=bool)
         self.calendar = np.eye(self.days + 1, 4 * places - 5, dtype=bool)
         self.best = sum((-1) ** k * comb(n, k) * (n - k) ** self.days for k in range(n)) / n**self.days
         self.spec = EnvSpec(
             name="comm/switch_riddle",
             agents=tuple(f"prisoner_{i}" for i in range(n)),
-            observations=(Box((1 + bit + self.actions + places,), 0.0, 1.0),) * n,
+            observations=(Box((1 + bit + self.actions + places + self.notes,), 0.0, 1.0),) * n,
             actions=(Discrete(self.actions),) * n,
             max_steps=self.days,
             neighbours=not bit,
@@ -110,6 +114,10 @@ class SwitchRiddle:
         inside, each = self._inside(state), np.arange(self.n)
         parts = [inside[:, None], (inside & (state.switch > 0))[:, None]] if self.bit else [inside[:, None]]
         parts += [state.last[:, None] == np.arange(self.actions), jnp.asarray(self.numbers)]
+        if self.notes:
+            case = 2 * state.t + state.been
+            case = 2 * case + (state.switch > 0) if self.bit else case
+            parts.append(inside[:, None] & (case[:, None] == np.arange(self.notes)))
         obs = jnp.concatenate(parts, -1).astype(jnp.float32)
         avail = inside[:, None] | (np.arange(self.actions) == 0)
         heard = None if self.bit else inside[:, None] & (state.before == each)
