@@ -51,6 +51,8 @@ IN_TURN, PPO = ("happo", "hatrpo", "hasac"), ("ippo", "mappo", "coma")
 def refused(family, credit, bonus, talk, memory):
     """What makes no sense together, with rewards that the environment tells."""
     credited = credit != ("counterfactual" if family == "coma" else "none")
+    if bonus == "belief":  # the rover game has no global state
+        return True
     if family in IN_TURN and (credited or talk != "silent"):
         return True
     if (family in ("vdac_mix", "qmix") and credited) or (family == "maac" and memory != "none"):
