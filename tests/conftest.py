@@ -21,7 +21,7 @@ TINY = {
 
 LONG = tuple((Path(__file__).parent / "long.txt").read_text().split("\n")[:-1])
 """Beginnings of tests that take long and are left to the slow set, beside those that are marked where they stand. What
-one of them tests with some settings is tested with others by default, unless all of them take 8 seconds or more."""
+one of them tests with some settings is tested with others by default, unless each of them takes 4 seconds or more."""
 
 
 @pytest.hookimpl(tryfirst=True)
