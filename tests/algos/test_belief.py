@@ -131,7 +131,7 @@ def test_four_prisoners_find_a_code(tmp_path):
             "mappo", RIDDLE, steps=500_000, envs=256, seed=seed, eval_episodes=4000, bonus="belief", bonus_scale=0.3,
             bonus_entries="15:19", quiet=True, out=tmp_path / str(seed), **settings,
         )  # fmt: skip
-        best = max(best, run.result["eval_return"])
+        best = max(best, run.result["final_eval_return"])
         if best > 0.7:
             break
     assert best > 0.7
