@@ -19,8 +19,8 @@ MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
     "hyper_size": (64, ("monotonic", "weighted", "qplex")),
     "weighting": ("optimistic", ("weighted",)),
     "low_weight": (0.1, ("weighted",)),
-    "opt_weight": (1.0, ("qtran",)),
-    "nopt_weight": (1.0, ("qtran",)),
+    "opt_weight": (0.1, ("qtran",)),
+    "nopt_weight": (0.1, ("qtran",)),
 }
 """Setting -> its default and the mixers that have it."""
 
@@ -69,9 +69,9 @@ class QConfig(ReplayConfig):
     low_weight: float | None = None
     """Weight of the other samples in weighted QMIX; by default 0.1."""
     opt_weight: float | None = None
-    """Weight of QTRAN's condition at the best joint action; by default 1."""
+    """Weight of QTRAN's condition at the best joint action; by default 0.1."""
     nopt_weight: float | None = None
-    """Weight of QTRAN's condition elsewhere; by default 1."""
+    """Weight of QTRAN's condition elsewhere; by default 0.1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

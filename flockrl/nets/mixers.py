@@ -161,7 +161,8 @@ class Weighted(nn.Module):
 class Constraint(nn.Module):
     """QTRAN (Son et al. 2019): a joint value Q_jt(s, a), and the state value V(s) that corrects the sum of values.
 
-    Returns (Q_jt, V).
+    Q_jt = sum_i Q_i + C(s, a) with any function C. The paper shares layers of the agents' networks with Q_jt, so that
+    they learn from its temporal differences; here Q_jt contains their values. Returns (Q_jt, V).
     """
 
     sizes: tuple[int, ...]
@@ -171,4 +172,4 @@ class Constraint(nn.Module):
         self.rest = Network(self.sizes, 1, "relu")
 
     def __call__(self, joint: Joint) -> tuple[Array, Array]:
-        return self.central(joint), self.rest(joint.state[..., None, :])[0][..., 0, 0]
+        return total(joint.q) + self.central(joint), self.rest(joint.state[..., None, :])[0][..., 0, 0]

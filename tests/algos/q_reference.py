@@ -107,7 +107,7 @@ class Problem:
             "monotonic": lambda: monotonic(mixer, q, state),
             "qplex": lambda: qplex(mixer, q, best, code, state),
             "weighted": lambda: central(mixer["central"], code, state),
-            "qtran": lambda: central(mixer["central"], code, state),
+            "qtran": lambda: q.sum() + central(mixer["central"], code, state),
         }[self.config.mixer]()
 
     def follow(self, params, targets, t, b, unit):

@@ -1,5 +1,7 @@
 """Exploration bonuses: their numbers by hand, what they leave alone, and what makes no sense."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -254,7 +256,8 @@ def test_without_scale_learners_learn_as_without_a_bonus(name, own):
     for i in range(2):
         one, _ = jax.jit(plain.update)(one, data, jax.random.key(i))
         two, told = jax.jit(with_bonus.update)(two, data, jax.random.key(i))
-    jax.tree.map(np.testing.assert_array_equal, one, two.learner)
+    # The two are programs of their own, and round differently.
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), one, two.learner)
     assert float(told["coverage"]) > 1
     assert 0 < float(told["bonus"]) <= 1
 

@@ -139,7 +139,7 @@ def test_what_makes_sense_learns_and_resumes(row, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("bonus", ["count", "icm", "influence", "belief"])
 def test_the_dead_earn_nothing(bonus, tmp_path):
-    metrics = few_updates("iql", Sacrifice(), REPLAY | {"bonus": bonus}, tmp_path)
+    metrics = few_updates("iql", Sacrifice(state=bonus == "belief"), REPLAY | {"bonus": bonus}, tmp_path)
     assert all(np.isfinite(float(x)) for x in metrics.values())
 
 

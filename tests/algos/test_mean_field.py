@@ -1,6 +1,7 @@
 """The mean field: whose actions it is the mean of, and that with two agents it is the pairwise formula."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ class Echo:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mfq", "mfac"])
 def test_with_two_agents_it_is_the_pairwise_formula(name):
-    """The same as a learner who sees what the other one did last, bit for bit, across ends of episodes."""
+    """The same as a learner who sees what the other one did last, up to rounding, across ends of episodes."""
     found = []
     for own, env in ((name, Echo(False)), (PLAIN[name], Echo(True))):
         algorithm = make_algorithm(own, env.spec, make_config(own, SMALL[name]), envs=4, updates=3)
@@ -90,7 +91,7 @@ def test_with_two_agents_it_is_the_pairwise_formula(name):
         for i in range(3):
             state, actors, last = iterate(state, actors, jax.random.key(i))
         found.append(last)
-    jax.tree.map(np.testing.assert_array_equal, *found)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *found)
 
 
 def test_mean_fields_go_with_entities_and_with_many_agents():

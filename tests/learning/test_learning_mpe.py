@@ -46,6 +46,14 @@ def test_mappo_learns_simple_spread(tmp_path):
 
 
 @pytest.mark.slow
+def test_qtran_learns_simple_spread(tmp_path):
+    """At 60k steps a working learner is around -18. Agents that learn from QTRAN's two conditions alone leave the
+    arena, and end below random."""
+    run = train(tmp_path, "qtran", "mpe/simple_spread", 60_000, agent_ids=False, gamma=0.8)
+    assert returns(run).mean() > random_return(run).mean() + 4
+
+
+@pytest.mark.slow
 def test_recurrent_unshared_agents_learn_simple_spread(tmp_path):
     settings = {"share": "none", "memory": "gru", "rollout_steps": 25, "minibatches": 2, "memory_size": 32}
     run = train(tmp_path, "ippo", "mpe/simple_spread:N=2", 80_000, **settings)

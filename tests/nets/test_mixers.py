@@ -101,3 +101,12 @@ def test_a_sum_and_free_joint_values():
         moved = net.apply(params, m._replace(action=jnp.roll(m.action, 1, -1)))
         value, same = (moved, net.apply(params, m)) if isinstance(net, Central) else (moved[0], net.apply(params, m)[0])
         assert np.abs(np.asarray(value - same)).max() > 0.01
+
+
+def test_without_its_correction_qtrans_joint_value_is_the_sum():
+    net, m = Constraint((16,)), moments(1)
+    params = wild(net, 1)
+    alone = Central((16,)).apply({"params": params["params"]["central"]}, m)
+    np.testing.assert_allclose(net.apply(params, m)[0] - alone, total(m.q), rtol=1e-4, atol=1e-3)
+    slopes = jax.grad(lambda q: net.apply(params, m._replace(q=q))[0].sum())(m.q)
+    np.testing.assert_allclose(slopes, 1.0, rtol=1e-6)  # agents learn from its temporal differences
