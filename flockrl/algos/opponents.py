@@ -20,13 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.algos.parts import mean
+from flockrl.core.actions import has_choice
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import Group
+from flockrl.core.groups import Group, take
 from flockrl.core.types import Array, EnvSpec, Observation, Trajectory
-from flockrl.policies.stochastic import legal
 
 MOVES, CHOSE = "others_moves", "others_chose"
 """Extras of a rollout, [T, B, N] of all agents in the game: what each did, and whether it had a choice."""
+CONSTANT = 1e-3
+"""Deviation below which a number of the global state counts as constant."""
 
 
 def models_opponents(config: Any) -> bool:
@@ -80,7 +82,7 @@ def note_moves(whole: EnvSpec, trajectory: Trajectory) -> dict[str, Array]:
     """The extras that tell what all agents of a rollout did."""
     chose = jnp.ones(trajectory.reward.shape, bool) if trajectory.alive is None else trajectory.alive
     if trajectory.avail is not None:
-        chose = chose & ((trajectory.avail & whole.own_actions).sum(-1) > 1)
+        chose = chose & has_choice(whole, trajectory.avail)
     return {MOVES: trajectory.action, CHOSE: chose}
 
 
@@ -123,17 +125,13 @@ def state_miss(foreseen: Array, state: Array, weight: Array | None) -> Array:
     return mean(0.5 * ((foreseen - target[..., None, :]) ** 2).mean(-1), weight)
 
 
-def deciding(allowed: Array | None, weight: Array | None) -> Array | None:
-    """[..., n] 1 for agents that learn and have a choice, None for all: who only waits need not know the state.
-    allowed: [..., n, A] legal actions, None for all; weight: [..., n] who learns, None for all."""
-    if allowed is None:
+def deciding(spec: EnvSpec, group: Group, avail: Array | None, weight: Array | None) -> Array | None:
+    """[..., n] 1 for agents of a group that learn and have a choice, None for all: who only waits need not know the
+    state. avail: [..., N, A] legal actions, None for all; weight: [..., n] who learns, None for all."""
+    if avail is None:
         return weight
-    chooses = (allowed.sum(-1) > 1).astype(jnp.float32)
+    chooses = take(has_choice(spec, avail), group, avail.ndim - 2).astype(jnp.float32)
     return chooses if weight is None else chooses * weight
-
-
-CONSTANT = 1e-3
-"""Deviation below which a number of the global state counts as constant."""
 
 
 def foreseen_loss(
@@ -150,7 +148,7 @@ def foreseen_loss(
     if predicts_state(config):
         assert seen is not None
         assert seen.state is not None
-        begin, decides = _moves_size(spec, config), deciding(legal(group, seen.avail), weight)
+        begin, decides = _moves_size(spec, config), deciding(spec, group, seen.avail, weight)
         off = state_miss(foreseen[..., begin : begin + spec.state_size], seen.state, decides)
         total, told = total + config.predict_state * off, {**told, "state_loss": off}
     if predicts_return(config):

@@ -1,4 +1,4 @@
-"""Arrays of actions: bounds and clipping."""
+"""Arrays of actions: bounds, clipping, and who has a choice."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ def clip_action(spec: EnvSpec, action: Array) -> Array:
         return action
     low, high = action_bounds(spec)
     return jnp.clip(action, low, high)
+
+
+def has_choice(spec: EnvSpec, avail: Array) -> Array:
+    """[..., N] bool: agents that have more than one option in any of their choices, or real actions. avail: [..., N, A]
+    legal options."""
+    forced = np.array([0 if isinstance(space, Box) else space.width for space in spec.actions])
+    return (avail & spec.own_actions).sum(-1) > forced

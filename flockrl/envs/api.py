@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flockrl.core.actions import clip_action
+from flockrl.core.errors import UsageError
 from flockrl.core.lives import return_ends, survivors
 from flockrl.core.types import Array, EnvSpec, Observation, PyTree
 
@@ -67,8 +68,14 @@ def tuned(env: Env, settings: Mapping[str, Any]) -> Env:
 
 
 def in_training(env: Env, steps: Array) -> Env:
-    """The environment as its learners meet it after so many steps of training."""
-    return tuned(env, env.training(steps)) if hasattr(env, "training") else env
+    """The environment as its learners meet it after so many steps of training. Refuses values that nothing reads."""
+    if not hasattr(env, "training"):
+        return env
+    values = env.training(steps)
+    for name in values:
+        if not hasattr(env, name):
+            raise UsageError(f"{env.spec.name}: training gives {name!r}, and the environment has no such attribute.")
+    return tuned(env, values)
 
 
 def reset_batch(env: Env, key: Array, batch: int) -> tuple[PyTree, Observation]:

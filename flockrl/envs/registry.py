@@ -49,8 +49,8 @@ def make(name: Any, **settings: Any) -> Any:
     if slash and suite in adapt.SUITES:
         return adapt.make_outside(suite, name.partition("/")[2], settings)
     if not slash or suite not in SUITES:
-        known = [f"{s}/{n}" for s in SUITES for n in environments(s)]
-        known += [f"{suite}/{form}" for suite, form in adapt.SUITES.items()]
+        known = [f"{s}/{n}" for s in ([suite] if suite in SUITES else SUITES) for n in environments(s)]
+        known += [f"{s}/{form}" for s, form in adapt.SUITES.items() if suite not in SUITES]
         raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
     builders = environments(suite)
     if short not in builders:

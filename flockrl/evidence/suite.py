@@ -124,7 +124,14 @@ def _only(
     for word in words:
         if not any(env.startswith(word) for env in known[1]) if "/" in word else word not in known[0]:
             raise UsageError(f"Suite {suite} runs no {word!r}.{nearest(word, [*known[0], *known[1]])}")
-    return lambda algorithm, env: (not names or algorithm in names) and (not starts or env.startswith(starts))
+
+    def wanted(algorithm: str, env: str) -> bool:
+        return (not names or algorithm in names) and (not starts or env.startswith(starts))
+
+    pairs = (product(_names(suite, part, "algorithms"), _names(suite, part, "environments")) for part in merged)
+    if not any(wanted(*pair) for part in pairs for pair in part):
+        raise UsageError(f"Suite {suite} does not run {' or '.join(names)} on {' or '.join(starts)}.")
+    return wanted
 
 
 def _cells(

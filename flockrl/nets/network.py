@@ -29,7 +29,8 @@ class Network(nn.Module):
     entities: a torso that reads observations as sets of entities, in the place of the MLP. Where it `points`, the last
     outputs are scores of the entities that agents choose from.
     exchange: modules through which agents talk between memory and output, one for each round, see `comm.exchange`.
-    foreseen: outputs of a second linear layer beside the first, which predicts what others do or returns.
+    foreseen: outputs of a second linear layer beside the first, which predicts what others do, the global state or
+    returns.
     """
 
     sizes: tuple[int, ...]

@@ -1,5 +1,6 @@
 """The bonus for what those who decide can tell of the state: by hand, in learning, and what it leaves alone."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ import flockrl
 from flockrl.algos.assembly import make_algorithm
 from flockrl.algos.bonus.belief import Belief
 from flockrl.algos.presets import make_config
-from flockrl.core.types import Box, Discrete, EnvSpec, Trajectory
+from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 from flockrl.envs import make
 from flockrl.nets.normalisation import Moments
 from flockrl.rollouts.compiled import scan_rollout, start
@@ -94,6 +95,25 @@ def test_it_learns_who_knows_how_much():
     assert first == pytest.approx(0.5, abs=0.08)  # all of one entry, nothing of the other
     assert second == pytest.approx(0.0, abs=0.08)
     assert float(metrics["bonus_model_loss"]) == pytest.approx(0.75, abs=0.08)
+
+
+def test_pictures_are_read_as_pictures():
+    """Bytes as plain numbers make errors of thousands at first."""
+    spec = dataclasses.replace(SPEC, observations=(Box((12, 12, 1), 0.0, 255.0, "uint8"),) * 2)
+    measure, draw = Belief(spec), np.random.default_rng(0)
+    seen, whole = draw.integers(0, 256, (4, 16, 2, 144)), draw.normal(size=(4, 16, 2))
+    data = rows(seen, seen, [whole, whole])
+    data = data._replace(obs=data.obs.astype(jnp.uint8), next_obs=data.next_obs.astype(jnp.uint8))
+    _, metrics = jax.jit(measure.learn)(measure.init(KEY), data, KEY)
+    assert float(metrics["bonus_model_loss"]) < 3
+
+
+def test_real_actions_and_several_choices_are_choices():
+    """The first agent has one legal option, the second a real action, the third one option in each of its choices."""
+    acts = Discrete(3), Box((1,), -1.0, 1.0), MultiDiscrete((2, 3))
+    spec = EnvSpec("three", ("a", "b", "c"), (Box((2,)),) * 3, acts, max_steps=10, state_size=2)
+    avail = jnp.array([[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 1, 0, 0]], bool)
+    assert Belief(spec)._choosing(None, avail, (3,)).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("name", ["mappo", pytest.param("iql", marks=pytest.mark.slow)])

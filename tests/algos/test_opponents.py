@@ -25,7 +25,7 @@ from flockrl.algos.presets import make_config
 from flockrl.algos.wrappers.self_play import OWN
 from flockrl.core.errors import UsageError
 from flockrl.core.groups import make_groups
-from flockrl.core.types import Observation, Trajectory
+from flockrl.core.types import Box, Discrete, EnvSpec, MultiDiscrete, Observation, Trajectory
 from flockrl.envs import make
 from flockrl.envs.comm.signalling import Signalling
 from flockrl.rollouts.compiled import scan_rollout, start
@@ -196,10 +196,15 @@ def test_predictions_have_their_places_beside_each_other():
 
 
 def test_who_has_no_choice_predicts_no_state():
-    allowed = jnp.array([[True, True], [True, False], [True, True]])  # [n, A]
-    assert deciding(allowed, None).tolist() == [1, 0, 1]
-    assert deciding(allowed, jnp.array([1.0, 1.0, 0.0])).tolist() == [1, 0, 0]
-    assert deciding(None, None) is None
+    """Several choices are free if one of them is, and real actions always are."""
+    acts = (Discrete(3), Discrete(3), Box((1,), -1.0, 1.0), MultiDiscrete((2, 2)), MultiDiscrete((2, 2)))
+    spec = EnvSpec("five", tuple("abcde"), (Box((2,)),) * 5, acts, 4, groups=(0,) * 2 + (1, 2, 2), state_size=2)
+    avail = jnp.array([[1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1], [1, 0, 1, 1]], bool)  # [N, A]
+    found = [deciding(spec, group, avail, None).tolist() for group in make_groups(spec, "groups")]
+    assert found == [[1, 0], [1], [0, 1]]
+    first = make_groups(spec, "groups")[0]
+    assert deciding(spec, first, avail, jnp.array([0.0, 1.0])).tolist() == [0, 0]
+    assert deciding(spec, first, None, None) is None
 
 
 @pytest.mark.parametrize(("algorithm", "words"), [("happo", "predict nobody's"), ("ippo", "simple_spread has none")])

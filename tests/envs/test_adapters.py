@@ -19,7 +19,7 @@ from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
 from flockrl.envs.adapters.layouts import layout
 from flockrl.envs.adapters.spaces import Codec, action_code
-from flockrl.envs.api import tuned
+from flockrl.envs.api import in_training, tuned
 from flockrl.envs.host.env import Host, random_action
 
 
@@ -586,6 +586,17 @@ def test_shaped_rewards_of_jaxmarl_fade_and_are_paid_in_training_alone(tmp_path)
     earned = [row["return"] for row in rows if row["step"]]  # an episode in each environment, 16 steps in all
     np.testing.assert_allclose(earned, [1 + 6 * weight for weight in (1, 0.75, 0.5, 0.25, 0, 0)])
     assert {row["eval_return"] for row in rows} == {1}
+
+
+def test_a_setting_of_training_that_the_environment_does_not_read():
+    class Typo(Kitchen):
+        spec = JaxMARL(Kitchen(), "jaxmarl/kitchen").spec
+
+        def training(self, steps):
+            return {"hint": 1.0 * steps}
+
+    with pytest.raises(flockrl.UsageError, match="training gives 'hint', and the environment has no such attribute"):
+        in_training(Typo(), jnp.float32(16))
 
 
 def test_shaped_rewards_that_jaxmarl_does_not_have():

@@ -53,6 +53,8 @@ def test_an_environment_passes_through():
         ("mpr/simple_spread", "no environment 'mpr/simple_spread'. Did you mean 'mpe/simple_spread'"),
         ("simple_spread", "Did you mean 'mpe/simple_spread'"),
         ("games/zzzzzzzz", "Choose from: .*climbing"),
+        ("foraging", "no environment 'foraging'. Did you mean 'foraging/field'"),
+        ("swarm", "Choose from: swarm/flocking, swarm/foraging, swarm/search"),
         ("mpe/simple_spread:n_agents=3", "mpe/simple_spread has no setting 'n_agents'"),
         ("mpe/simple_spread:max_cycle=3", "no setting 'max_cycle'. Did you mean 'max_cycles'"),
         ("mpe/simple_spread:N", "name=value, separated by commas, not 'N'"),

@@ -240,6 +240,14 @@ def test_nobody_loads_food_of_the_whole_team_alone():
     assert 0.4 < alone < 0.55
 
 
+def test_the_best_return_is_known_where_all_food_can_be_loaded():
+    found = [
+        getattr(make(f"foraging/field:players=5,{more}"), "best", None)
+        for more in ("coop=true", "max_food_level=4", "max_food_level=5", "normalize=false")
+    ]
+    assert found == [0.2, 0.2, None, None]
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_other_fields_keep_the_contract(name):
     check(make(f"foraging/{name}"))

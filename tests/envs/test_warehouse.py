@@ -240,6 +240,14 @@ def test_the_planned_robots_deliver():
     assert Scripted("still", "warehouse/tiny:max_steps=20").evaluate(4).mean == 0
 
 
+def test_planning_takes_a_place_for_each_robot():
+    """Of four shelves, four robots can have one each to bring back, and five cannot."""
+    four, five = (f"warehouse/tiny:agents={n},height=1,difficulty=hard,max_steps=60" for n in (4, 5))
+    assert Scripted("planned", four).evaluate(2).measures["deliveries"].min() > 0
+    with pytest.raises(UsageError, match="no policy 'planned'"):
+        Scripted("planned", five)
+
+
 def test_pictures_show_each_step():
     env = make("warehouse/tiny")
     state, states, step = jax.jit(env.reset)(KEY)[0], [], jax.jit(env.step)

@@ -224,6 +224,8 @@ def test_a_piece_of_a_suite(tmp_path):
     for wrong in ("qmix", "mpe/tag"):
         with pytest.raises(UsageError, match=f"Suite x runs no '{wrong}'"):
             piece(wrong)
+    with pytest.raises(UsageError, match=r"Suite x does not run iql on mpe/ or games/climbing\."):
+        piece("iql", "mpe/", "games/climbing")
 
 
 def test_pieces_of_a_suite_add_to_each_other(tmp_path):

@@ -1,4 +1,4 @@
-"""Every family learns an environment on which no defaults were chosen: a speaker sees the goal, a listener moves.
+"""Six families learn an environment on which no defaults were chosen: a speaker sees the goal, a listener moves.
 
 A listener that never moves earns -33 (25 steps of a mean squared distance of 4/3), random play -39, and untrained
 greedy teams less than -100.

@@ -20,6 +20,7 @@ import numpy as np
 from flockrl.algos.bonus.models import BATCH, HIDDEN
 from flockrl.algos.bonus.novelty import Look, Measure
 from flockrl.algos.parts import adam, descend, mean
+from flockrl.core.actions import has_choice
 from flockrl.core.errors import UsageError
 from flockrl.core.types import Array, EnvSpec, Metrics, PyTree, Trajectory
 from flockrl.nets.network import Network
@@ -45,7 +46,8 @@ class Belief(Measure):
         if not spec.state_size:
             raise UsageError(f"bonus belief is about the global state, and {spec.name} has none: use another bonus.")
         self.spec, self.look, self.sees = spec, Look(spec, "state", entries), Look(spec, "own")
-        self.net = Network(HIDDEN, self.look.size, "relu", ids=spec.num_agents if spec.num_agents > 1 else 0)
+        ids = spec.num_agents if spec.num_agents > 1 else 0
+        self.net = Network(HIDDEN, self.look.size, "relu", ids=ids, sight=spec.sight)
         self.optimiser = adam(0.5, eps=1e-8)
 
     def init(self, key: Array) -> BeliefState:
@@ -108,8 +110,8 @@ class Belief(Measure):
         return self._choosing(rows.next_alive, rows.next_avail, rows.reward.shape) * ~rows.terminated
 
     def _choosing(self, alive: Array | None, avail: Array | None, shape: tuple[int, ...]) -> Array:
-        """[..., N] 1 for agents that live and have more than one action."""
+        """[..., N] 1 for agents that live and have a choice."""
         able = jnp.ones(shape, bool) if alive is None else alive
         if avail is not None:
-            able = able & ((avail & self.spec.own_actions).sum(-1) > 1)
+            able = able & has_choice(self.spec, avail)
         return able.astype(jnp.float32)

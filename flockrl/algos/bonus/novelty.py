@@ -31,8 +31,8 @@ class Look:
         self.rows, width = len(sizes), max(sizes)
         ranges = parse_entries(entries) or [(0, width)]
         if max(last for _, last in ranges) > width:
-            what = "observations" if on == "own" else "the state"
-            raise UsageError(f"bonus_entries: {what} of {spec.name} have {width} entries, numbered from 0.")
+            what = "an observation" if on == "own" else "the state"
+            raise UsageError(f"bonus_entries: {what} of {spec.name} has {width} entries, numbered from 0.")
         self.entries = np.concatenate([np.arange(*ends) for ends in ranges])
         self.size = len(self.entries)
         self.reads = self.entries < np.array(sizes)[:, None]

@@ -28,10 +28,10 @@ DEFAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "bonus_bits": (0, ("count",)),
     "bonus_decay": (0.5, ("count",)),
 }
-OWN: dict[tuple[str, str], Any] = {("belief", "bonus_gamma"): 0.0}
-"""Defaults of single bonuses that differ. Beliefs of later steps are no one's due: with a discount, a team would rather
-end an episode, because little is unknown at the start of the next."""
 """Setting -> its default and the bonuses that have it."""
+OWN: dict[tuple[str, str], Any] = {("belief", "bonus_gamma"): 0.0}
+"""(Bonus, setting) -> its default there, where that is another one. If beliefs of later steps counted, a team would
+rather end an episode, because little is unknown at the start of the next."""
 ENTRIES = re.compile(r"(\d+)(?::(\d+))?")
 MOST_BITS = 128
 

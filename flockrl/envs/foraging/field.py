@@ -28,6 +28,8 @@ from flockrl.envs.settings import between, whole
 
 LOWEST = 3
 """Without a highest level of food, no food needs more than the players of the lowest levels, so many of them."""
+BESIDE = 4
+"""Cells beside food, from which it is loaded."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ class Foraging:
             max_steps=rules.max_steps,
             entities=(layout(("food", rules.food, 3), ("own", 3), ("agent", self.n - 1, 3)),) * self.n,
         )
-        if rules.normalize:
-            self.best = 1 / self.n
+        weakest = rules.min_player_level * min(self.n, BESIDE)
+        if rules.normalize and (rules.max_food_level is None or rules.max_food_level <= weakest):
+            self.best = 1 / self.n  # otherwise some food may be too much for all who find room beside it
         self.policies = {"greedy_alone": self._greedy_alone, "together": self._together}
 
     def reset(self, key: Array) -> tuple[Harvest, Observation]:

@@ -85,7 +85,9 @@ class Warehouse:
             actions=(Discrete(5),) * agents,
             max_steps=max_steps,
         )
-        self.policies = {"still": self._still, "planned": self._planned}
+        self.policies = {"still": self._still}
+        if agents <= self.shelves:  # whoever plans gives each robot a place of its own to put a shelf down
+            self.policies["planned"] = self._planned
 
     # The environment
 
