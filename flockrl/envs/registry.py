@@ -9,6 +9,7 @@ from typing import Any
 
 from flockrl.core.errors import UsageError, nearest
 from flockrl.core.settings import parse_settings
+from flockrl.core.synonyms import closest
 from flockrl.envs.adapters import adapt
 from flockrl.envs.api import Env
 
@@ -51,7 +52,8 @@ def make(name: Any, **settings: Any) -> Any:
     if not slash or suite not in SUITES:
         known = [f"{s}/{n}" for s in ([suite] if suite in SUITES else SUITES) for n in environments(s)]
         known += [f"{s}/{form}" for s, form in adapt.SUITES.items() if suite not in SUITES]
-        raise UsageError(f"There is no environment {path!r}.{_meant(suite, short) or nearest(path, known)}")
+        meant = _meant(suite, short) or (_own(name, known) if suite not in SUITES else "") or nearest(path, known)
+        raise UsageError(f"There is no environment {path!r}.{meant}")
     builders = environments(suite)
     if short not in builders:
         outside = short.partition("-")[0]
@@ -92,6 +94,16 @@ def _meant(suite: str, short: str) -> str:
 
     found = pettingzoo.find(suite) if pettingzoo.VERSION.search(suite) else None
     return f" Did you mean 'pettingzoo/{found}'?" if found else ""
+
+
+def _own(name: str, known: list[str]) -> str:
+    """`` Did you mean 'python/worlds:Arena'?`` for worlds:Arena, worlds.py:Arena and ./worlds.py:Arena; else empty."""
+    path, _, rest = name.partition(":")
+    module = path.removeprefix("./").removesuffix(".py").replace("/", ".")
+    parts = (*module.split("."), rest.partition(",")[0])
+    if closest(path, known) or not all(part.isidentifier() for part in parts):
+        return ""
+    return f" Did you mean 'python/{module}:{rest}', an environment of your own?"
 
 
 def environments(suite: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -236,6 +237,21 @@ def test_dicts_for_compiled_environments(tiny_run):
     assert list(named.values()) == policy.act(obs).tolist()
 
 
+class Alone:
+    """A Gymnasium environment of one agent."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def close(self):
+        pass
+
+
 class Broken(Mixed):
     """What users get wrong. `how` is one of the tests' words."""
 
@@ -244,6 +260,8 @@ class Broken(Mixed):
         self.how = how
 
     def reset(self, seed=None, options=None):
+        if self.how == "first":
+            raise KeyError("position")
         seen, infos = super().reset(seed)
         return seen if self.how == "no infos" else (seen, infos)
 
@@ -281,12 +299,52 @@ class Broken(Mixed):
         ("missing", "agent 'heavy' is alive, but its observation is missing"),
         ("reward", "agent 'heavy': its reward is 'much', not a number"),
         ("stranger", "agent 'ghost' is not among its possible_agents"),
+        ("first", r"cannot be started \(test_adapters.py, line \d+\): KeyError: 'position'"),
         ("raise", r"step 1 failed \(test_adapters.py, line \d+\): KeyError: 'position'"),
     ],
 )
 def test_a_broken_environment_is_told_what_is_wrong(how, words):
     with pytest.raises(flockrl.UsageError, match=words):
         check(make(lambda: Broken(how)))
+
+
+def test_an_environment_that_does_not_follow_its_seed_is_named():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(Alone)
+    with pytest.warns(Notice, match="does not follow its seed"):
+        check(Noisy)
+
+
+class Noisy(Alone):
+    def reset(self, *, seed=None, options=None):
+        return np.array([np.random.default_rng().random()], np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        ({"reset": lambda self: np.zeros(1, np.float32)}, "Old: reset must take a seed"),
+        ({"reset": lambda self, seed=None: np.zeros(1, np.float32)}, r"reset must return \(observation, info\)"),
+        (
+            {"step": lambda self, action: (np.zeros(1, np.float32), 0.0, False, {})},
+            r"step must return \(observation, r",
+        ),
+        (
+            {"__init__": lambda self: {}["size"]},
+            r"Old cannot be built \(test_adapters.py, line \d+\): KeyError: 'size'",
+        ),
+    ],
+    ids=["seed", "info", "step", "init"],
+)
+def test_an_environment_of_the_old_gym_is_told_what_changed(thing, words):
+    with pytest.raises(flockrl.UsageError, match=words):
+        check(type("Old", (Alone,), thing))
+
+
+def test_a_pettingzoo_environment_without_names_is_not_taken_for_one_of_gymnasium():
+    with pytest.raises(flockrl.UsageError, match="needs possible_agents"):
+        make(type("Nameless", (), {"observation_space": Mixed.observation_space, "action_space": Mixed.action_space}))
 
 
 # --- turns
@@ -454,6 +512,9 @@ def test_python_names(tmp_path, monkeypatch):
     for name, words in (
         ("python/my_world:bild", "has no 'bild'"),
         ("python/no_such_module:x", "no module 'no_such_module'"),
+        ("python/my_world:build:size=4", "follow a comma: python/my_world:build,size=4"),
+        ("my_world:build", "Did you mean 'python/my_world:build', an environment of your own"),
+        ("./my/world.py:build,size=4", "Did you mean 'python/my.world:build,size=4'"),
         ("python/my_world", "Write python/package.module:factory"),
         ("python/my_world:build,width=3", "cannot be built with these settings"),
         ("python/my_world:build,max_steps=0", "max_steps must be a whole number of at least 1"),

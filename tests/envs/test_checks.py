@@ -192,7 +192,8 @@ def test_other_episodes_can_be_asked_for():
 
 
 def test_the_object():
-    expect(Sound, "Sound: an environment object was expected, not the class, so write Sound()")
+    for thing in (Sound, Sound(), lambda: Sound(), "games/climbing"):
+        check(thing)
     expect(broken(reset=None), "no method reset")
     env = Sound()
     env.spec = {"agents": 2}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flockrl.core.code import load
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, located
 from flockrl.core.settings import parse_settings
 from flockrl.core.types import EnvSpec
 from flockrl.envs.adapters.options import Options, split
@@ -54,9 +54,13 @@ class Recipe:
     """What an `object` recipe is about: an instance to copy, or a class or function to call."""
 
     def __call__(self, draw: bool) -> HostEnv:
-        team = self.raw(draw)
-        label = getattr(self.thing, "__name__", type(self.thing).__name__)
-        return wrap(team, label if self.suite == "object" else f"{self.suite}/{self.name}", self.options)
+        return wrap(self.raw(draw), self.label, self.options)
+
+    @property
+    def label(self) -> str:
+        """What errors call the environment."""
+        named = getattr(self.thing, "__name__", type(self.thing).__name__)
+        return named if self.suite == "object" else f"{self.suite}/{self.name}"
 
     def raw(self, draw: bool) -> Any:
         """The environment as its package makes it."""
@@ -121,6 +125,9 @@ def make_outside(suite: str, rest: str, settings: Mapping[str, Any]) -> Any:
         attribute, _, text = text.partition(",")
         if not attribute:
             raise UsageError(f"Write python/package.module:factory, not python/{rest}.")
+        if ":" in attribute:
+            attribute, _, text = attribute.partition(":")
+            raise UsageError(f"Settings of your own environment follow a comma: python/{short}:{attribute},{text}.")
         short = f"{short}:{attribute}"
     given = {**parse_settings(text), **settings}
     if suite == "jaxmarl":
@@ -146,6 +153,10 @@ def _finished(recipe: Recipe) -> Any:
     except TypeError as error:
         what = recipe.name or getattr(recipe.thing, "__name__", "The factory")
         raise UsageError(f"{what} cannot be built with these settings: {error}.") from error
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{recipe.label} cannot be built{located(error)}.") from error
     if isinstance(built, Host) or _is_compiled(built):
         return built
     return _host(recipe)
@@ -154,7 +165,12 @@ def _finished(recipe: Recipe) -> Any:
 def _host(recipe: Recipe) -> Host:
     """The recipe's environment. Where it does not say who plays together, that is found out and written into the
     recipe, so that worker processes need not look again."""
-    host = Host(recipe)
+    try:
+        host = Host(recipe)
+    except UsageError:
+        raise
+    except Exception as error:  # of the first reset, which shows what the environment tells
+        raise UsageError(f"{recipe.label} cannot be started{located(error)}.") from error
     spec = host.spec
     if spec.num_agents == 1 or recipe.options.sides or not isinstance(getattr(host.first, "options", None), Options):
         return host
@@ -177,7 +193,7 @@ def wrap(env: Any, name: str, options: Options) -> HostEnv:
     """One team from an environment object of any known make."""
     if isinstance(env, HostEnv):
         return env
-    if callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents"):
+    if callable(getattr(env, "observation_space", None)):
         from flockrl.envs.adapters import pettingzoo
 
         turns = hasattr(env, "agent_iter") or hasattr(env, "agent_selection")

@@ -70,7 +70,7 @@ class GymTeam(HostEnv):
         named = [dict(zip(self.names, part, strict=True)) for part in spaces]
         self.codec = Codec(name, self.names, named[0], named[1], options)
         self.stack = self.codec.stack()
-        _, info = env.reset(seed=0)
+        _, info = self._reset(0)
         self.spec = EnvSpec(
             name, self.codec.agents, self.codec.observations, self.codec.actions,
             max_steps=options.max_steps or time_limit(env) or 1000,
@@ -81,12 +81,27 @@ class GymTeam(HostEnv):
     def reset(self, seed: int) -> Observation:
         if self.stack is not None:
             self.stack.restart()
-        observation, info = self.env.reset(seed=short_seed(seed))
-        return self._see(observation, info)
+        return self._see(*self._reset(short_seed(seed)))
+
+    def _reset(self, seed: int) -> tuple[Any, Mapping[str, Any]]:
+        try:
+            result = self.env.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise UsageError(
+                f"{self.name}: reset must take a seed: reset(self, *, seed=None, options=None)."
+            ) from error
+        if not isinstance(result, tuple) or len(result) != 2 or isinstance(result[1], np.ndarray):
+            raise UsageError(f"{self.name}: reset must return (observation, info); info is a dict.")
+        return result
 
     def step(self, action: np.ndarray, seed: int) -> TeamStep:
         acts = list(self.codec.act(action, self.names).values())
-        observation, reward, terminated, truncated, info = self.env.step(tuple(acts) if self.several else acts[0])
+        result = self.env.step(tuple(acts) if self.several else acts[0])
+        if not isinstance(result, tuple | list) or len(result) != 5:
+            raise UsageError(f"{self.name}: step must return (observation, reward, terminated, truncated, info).")
+        observation, reward, terminated, truncated, info = result
         rewards = np.broadcast_to(np.asarray(reward, np.float32), (len(self.names),))
         ends = (np.broadcast_to(np.asarray(flag, bool), (len(self.names),)) for flag in (terminated, truncated))
         return self._see(observation, info), self.options.reward(rewards), *(flag.all() for flag in ends)  # type: ignore[return-value]

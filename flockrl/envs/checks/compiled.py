@@ -11,28 +11,31 @@ episodes, which are played by one compiled program. Environments on the host are
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from flockrl.core.errors import UsageError
 from flockrl.core.types import EnvSpec
-from flockrl.envs.api import Env
 from flockrl.envs.checks.host import find as find_on_host
 from flockrl.envs.checks.played import numbers, play
 from flockrl.envs.checks.purity import purity
 from flockrl.envs.checks.returns import maps, returns
 from flockrl.envs.checks.spec import wrong_spec
 from flockrl.envs.checks.tracing import name_of
-from flockrl.envs.host.env import Host
+from flockrl.envs.host.env import Host, HostEnv
 
 
-def check(env: Env | Host, episodes: int = 3, seed: int = 0) -> None:
-    """Raise a `UsageError` about the first breach of the contract, or return quietly."""
+def check(env: Any, episodes: int = 3, seed: int = 0) -> None:
+    """Raise a `UsageError` about the first breach of the contract, or return quietly.
+
+    env: what `flockrl.train` takes: an environment, its class, a function that builds one, or a name.
+    """
     for sentence in _find(env, episodes, seed):
         raise UsageError(sentence)
 
 
-def problems(env: Env | Host, episodes: int = 3, seed: int = 0) -> list[str]:
+def problems(env: Any, episodes: int = 3, seed: int = 0) -> list[str]:
     """What the first stage that finds anything wrong has to say, one sentence each; empty when all is well."""
     found: list[str] = []
     try:
@@ -42,8 +45,9 @@ def problems(env: Env | Host, episodes: int = 3, seed: int = 0) -> list[str]:
     return found
 
 
-def _find(env: Env | Host, episodes: int, seed: int) -> Iterator[str]:
+def _find(env: Any, episodes: int, seed: int) -> Iterator[str]:
     """The findings of the first stage that has any. Raises when the environment's own code fails."""
+    env = _built(env)
     if isinstance(env, Host):
         for stage in (lambda: wrong_spec(env.spec), lambda: find_on_host(env, episodes, seed)):
             found = [f"{env.spec.name}: {sentence}" for sentence in stage()]
@@ -69,10 +73,16 @@ def _find(env: Env | Host, episodes: int, seed: int) -> Iterator[str]:
             return
 
 
+def _built(env: Any) -> Any:
+    """What training makes of an environment: one of PettingZoo or Gymnasium, a class, a function or a name is built."""
+    if isinstance(env, str | type | HostEnv) or inspect.isroutine(env) or hasattr(env, "observation_space"):
+        from flockrl.envs.registry import make
+
+        return make(env)
+    return env
+
+
 def _interface(env: Any) -> Iterator[str]:
-    if isinstance(env, type):
-        yield f"an environment object was expected, not the class, so write {env.__name__}()."
-        return
     spec = getattr(env, "spec", None)
     if not isinstance(spec, EnvSpec):
         yield f"the environment's spec must be an EnvSpec, not {type(spec).__name__}."

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, located, notice
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.checks.masks import unusable
 from flockrl.envs.host.env import Form, Host, HostEnv, random_action
@@ -30,12 +28,13 @@ SECONDS = 1.0
 def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
     """What is wrong, one sentence each; the first ones matter most."""
     size = sum(map(math.prod, host.spec.sight.pictures))
-    shown, steps, changed = None, 0, not size
+    shown, steps, changed, start = None, 0, not size, None
     for word, seen, outcome in _moments(host, episodes, seed):
         found = [*_observation(word, host.form, seen), *_outcome(word, host.spec, outcome)]
         yield from found
         if found:
             return
+        start = np.copy(seen.obs) if start is None else start
         if not changed:
             shown = np.copy(seen.obs[:, :size]) if shown is None else shown
             changed = not np.array_equal(shown, seen.obs[:, :size])
@@ -44,6 +43,11 @@ def find(host: Host, episodes: int, seed: int) -> Iterator[str]:
         yield (
             f"the pictures that agents see never changed in {steps} steps: does the environment draw only when it is "
             "built with render_mode='rgb_array'?"
+        )
+    if start is not None and not np.array_equal(start, _call(host, "reset", host.first.reset, seed).obs):
+        notice(
+            f"{host.spec.name} does not follow its seed: two resets with the same seed show different things, so runs "
+            "cannot be repeated. Draw what is random from a generator that reset seeds."
         )
 
 
@@ -76,10 +80,7 @@ def _call(host: Host, word: str, function: Any, *args: Any) -> Any:
     except UsageError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-        first = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".:")
-        raise UsageError(f"{host.spec.name}: {word} failed{place}: {type(error).__name__}: {first}.") from error
+        raise UsageError(f"{host.spec.name}: {word} failed{located(error)}.") from error
 
 
 def _observation(word: str, form: Form, seen: Observation) -> Iterator[str]:
