@@ -83,6 +83,20 @@ def test_a_render_that_fails_is_replaced_with_a_word(walks):
     assert len(pictures) == 10
 
 
+def test_an_environment_without_a_render_says_so_once(walks, monkeypatch):
+    from flockrl.view.animation import play
+
+    def render(self):
+        raise NotImplementedError
+
+    monkeypatch.setattr(sys.modules["walking"].Failing, "render", render)
+    with pytest.warns(UserWarning, match="render") as told:
+        play(flockrl.Run(walks / "Failing", trust=True))
+    assert [str(word.message) for word in told] == [
+        "The environment has no render of its own, so that what agents see and do is drawn."
+    ]
+
+
 def test_a_recorded_host_episode_is_the_one_that_evaluation_plays(walks):
     run = flockrl.Run(walks / "Plain", trust=True)
     episode = run.episode(3)

@@ -147,7 +147,7 @@ def _record_host(algorithm: Algorithm, env: Host, params: PyTree, key: Array, ex
             rows.append((np.array(before.obs), act, np.asarray(reward)))
             over = np.asarray(terminated) | np.asarray(truncated)
             if (over if seen.alive is None else over | ~seen.alive).all():
-                frames += picture(instance)
+                frames += picture(instance) if len(frames) == t + 1 else []
                 break
     finally:
         instance.close()
@@ -159,6 +159,9 @@ def picture(team: HostEnv) -> list[np.ndarray]:
     """What the team looks like, [H, W, 3] uint8, or nothing where it draws nothing of that form."""
     try:
         picture = np.asarray(team.render())
+    except NotImplementedError:
+        notice("The environment has no render of its own, so that what agents see and do is drawn.")
+        return []
     except Exception as error:
         notice(f"The environment's own render failed, so that what agents see and do is drawn: {reason(error)}.")
         return []
