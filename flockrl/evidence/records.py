@@ -49,6 +49,8 @@ class Record:
     served: bool = False
     cell: dict[str, Any] = field(default_factory=dict, repr=False)
     """What the benchmark that it belongs to measured of it."""
+    chosen: str = field(default="", repr=False)
+    """What its learner chose where a setting was left open."""
 
     @property
     def steps(self) -> np.ndarray:
@@ -142,7 +144,10 @@ def _read(path: Path) -> Record:
         raise UsageError(f"{path} has no evaluation in its metrics.")
     about = read_json(path / CELL) if (path / CELL).is_file() else {}
     label = _title(path) or name
-    return Record(path, label, name, env, seed, {**plain, **own}, versions, evals, result, cell=about)
+    chosen = saved.get("chosen")
+    learner = chosen.get("learner") if isinstance(chosen, dict) else None
+    settings, learner = {**plain, **own}, learner if isinstance(learner, str) else ""
+    return Record(path, label, name, env, seed, settings, versions, evals, result, cell=about, chosen=learner)
 
 
 def _served(path: Path) -> Record:

@@ -233,6 +233,8 @@ def differences(records: Sequence[Record]) -> str:
     versions = {f"{name} {version}" for record in records for name, version in record.versions.items()}
     notes = [f"All: {', '.join(same)}."] if same else []
     notes += [f"{whose} only: {', '.join(settings)}." for whose, settings in own.items()]
+    chosen = {f"{record.label} on {record.env}: {record.chosen}" for record in records if record.chosen}
+    notes += [f"Settings that are none were chosen by the learner. {'. '.join(sorted(chosen))}."] if chosen else []
     notes.append(f"Versions: {', '.join(sorted(versions))}.")
     table = _table(["setting", *labels], rows, "words") if rows else "<p>No setting differs.</p>"
     return table + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)

@@ -102,8 +102,9 @@ class Loop:
 
     def _run(self) -> Any:
         self.program.compile(self.seeds[0])
+        note = self.program.setting.algorithm.note
         for path in self.paths:
-            write_choices(path, self.program.chosen)
+            write_choices(path, {**self.program.chosen, **({"learner": note} if note else {})})
         self.checkpoints = [Checkpoints(path / CHECKPOINTS) for path in self.paths]
         self.logs: list[Log] = []
         try:

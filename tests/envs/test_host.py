@@ -348,11 +348,11 @@ def test_what_a_run_chose_by_itself_is_kept(tmp_path, tiny_run, monkeypatch):
     """And is no setting: a run that takes this configuration chooses again."""
     monkeypatch.setattr("flockrl.envs.host.executor.measure", lambda host: 1e-9)  # seconds for a step
     device = {"platform": "cpu", "device": jax.devices()[0].device_kind}
-    assert read_json(tiny_run.path / "config.json")["chosen"] == device
+    assert read_json(tiny_run.path / "config.json")["chosen"] == {**device, "learner": "gamma 0.96"}
     host = Host(lambda draw: Counter())
     run = flockrl.train("ippo", host, out=tmp_path / "run", **{**TINY, "steps": 128})
     config = read_json(run.path / "config.json")
-    assert (config["workers"], config["chosen"]) == (None, {**device, "workers": 0})
+    assert (config["workers"], config["chosen"]) == (None, {**device, "workers": 0, "learner": "gamma 0.95"})
     assert "chosen" not in flockrl.Run(run.path, host).config.to_json()
     run = flockrl.train("ippo", host, out=tmp_path / "one", **{**TINY, "steps": 128}, workers=1)
     assert read_json(run.path / "config.json")["chosen"]["workers"] == 1

@@ -129,6 +129,7 @@ def test_a_report_with_animations(tiny_run, tmp_path):
     assert size == len(text.encode()) < 1_000_000
     assert any(address.startswith("data:image/gif;base64,R0lGOD") for address in reader.addresses)
     assert "only 1 seed" in text
+    assert "Settings that are none were chosen by the learner. mappo on mpe/simple_spread: gamma 0.96." in text
 
 
 def test_scores_on_a_common_scale(runs):
