@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from flockrl.algos.presets import make_config
+from flockrl.algos.presets import PRESETS, make_config
 from flockrl.algos.shac import ShacConfig
 from flockrl.comm.channel import Channel
 from flockrl.core.errors import UsageError
@@ -81,3 +81,10 @@ def test_configs_that_code_makes_refuse_what_is_not_finite():
 def test_environments_speak_the_same_words():
     with pytest.raises(UsageError, match=r"^tasks/allocation: rate must be from 0 to 1, not 2\.$"):
         make("tasks/allocation:rate=2")
+
+
+def test_settings_to_try_first_exist():
+    found = {name: re.findall(r"--([a-z-]+)", type(make_config(name, {})).__doc__ or "") for name in PRESETS}
+    assert {"mappo", "qmix", "maddpg", "matd3", "masac"} <= {name for name, flags in found.items() if flags}
+    for name, flags in found.items():
+        assert all(hasattr(make_config(name, {}), flag.replace("-", "_")) for flag in flags), name

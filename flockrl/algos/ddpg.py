@@ -34,7 +34,7 @@ from flockrl.nets.heads import ILLEGAL
 
 @dataclass(frozen=True)
 class DDPGConfig(OffPolicyConfig):
-    """Settings of the DDPG family."""
+    """Settings of the DDPG family. Try first: --lr, --critic-lr, --gamma, --steps-per-update, --hidden, --memory."""
 
     explore: Explore = "auto"
     """Noise on actions: gaussian, ou (Ornstein-Uhlenbeck), epsilon (now and then a random action), gumbel (sample

@@ -36,7 +36,7 @@ from flockrl.policies.stochastic import legal
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
-    """Settings of the PPO family."""
+    """Settings of the PPO family. Try first: --lr, --entropy, --rollout-steps, --gamma, --hidden, --memory, --share."""
 
     critic: Literal["own", "central", "agent"] = "central"
     """What the critic reads: the agent's own observation, the global state (else all observations), or both."""

@@ -27,7 +27,7 @@ MIXER_SETTINGS: dict[str, tuple[Any, tuple[Mixer, ...]]] = {
 
 @dataclass(frozen=True)
 class QConfig(ReplayConfig):
-    """Settings of the Q-learning family."""
+    """Settings of the Q-learning family. Try first: --lr, --gamma, --steps-per-update, --explore-part, --memory."""
 
     lr: float = 2e-3
     """Adam's learning rate."""

@@ -42,7 +42,7 @@ DISCRETE_ENTROPY = 0.3
 
 @dataclass(frozen=True)
 class SACConfig(OffPolicyConfig):
-    """Settings of the SAC family."""
+    """Settings of the SAC family. Try first: --lr, --critic-lr, --gamma, --steps-per-update, --hidden, --memory."""
 
     temperature: float | None = None
     """Weight of the policy's entropy; None lets every agent learn its own."""

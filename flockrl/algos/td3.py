@@ -26,7 +26,7 @@ from flockrl.core.types import Algorithm, Array, EnvSpec
 
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    """Settings of the TD3 family."""
+    """Settings of the TD3 family. Try first: --lr, --critic-lr, --gamma, --steps-per-update, --hidden, --memory."""
 
     policy_delay: int = 2
     """Critic steps for each step of the policies and targets."""
