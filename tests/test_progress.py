@@ -5,6 +5,7 @@ import shutil
 import struct
 from types import SimpleNamespace
 
+from matplotlib.figure import Figure
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
@@ -13,6 +14,7 @@ from flockrl.core.callbacks import Moment
 from flockrl.envs import make
 from flockrl.training.log import Board
 from flockrl.view import progress
+from flockrl.view.plots import draw_curve
 
 
 def test_a_log_gets_a_line_per_evaluation_and_one_when_it_was_quiet_for_long(tmp_path, capsys, monkeypatch):
@@ -104,3 +106,25 @@ def test_tensorboard_shows_each_row_of_a_resumed_run_once(tmp_path):
     second.write({"step": 200, "return": 1.0})
     second.close()
     assert shown_by_tensorboard(tmp_path) == [0, 100, 200]
+
+
+def test_the_legend_of_two_sides_hides_neither_curve(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(json.dumps({"algorithm": "ippo", "env": "arena", "seed": 0}))
+    rows = [
+        {
+            "step": step, "eval_return": 0.0, "eval_return_std": 0.0, "eval_return_per_agent": [0.0],
+            "eval_episodes": 9,
+            "eval_return_wolf": min(step, 3), "eval_return_sheep": max(-step, -4),
+        }
+        for step in range(20)
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file: drawn.append(figure))
+    draw_curve([tmp_path], tmp_path / "curve.png")
+    (axes,) = drawn[0].axes
+    drawn[0].draw_without_rendering()
+    box = axes.get_legend().get_window_extent()
+    assert len(axes.lines) == 2
+    for line in axes.lines:
+        assert not any(box.contains(*point) for point in axes.transData.transform(line.get_xydata()))

@@ -36,7 +36,7 @@ def draw_curve(runs: Sequence[Path], file: Path) -> None:
     axes.set_ylabel("episode return, mean over agents" if tested[0] else "loss")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="best" if sides else "lower right")
     figure.savefig(file)
 
 
