@@ -50,7 +50,7 @@ def test_opponents_are_told_apart_and_never_averaged(tmp_path, capsys):
     options = SimpleNamespace(envs=4, seed=0)
     setting = SimpleNamespace(spec=make("mpe/simple_tag").spec, algorithm=SimpleNamespace(note=""))
     program = SimpleNamespace(setting=setting, note="", fresh=0, chosen={}, compile_seconds=1.0)
-    run = SimpleNamespace(algorithm="adversary=ippo,agent=random", env="mpe/simple_tag", options=options, code=list)
+    run = SimpleNamespace(algorithm="adversary=ippo,agent=random", env="mpe/simple_tag", options=options, trust="")
     shown = progress.Progress(run, program, 1, console=Console(force_terminal=False, width=120))  # type: ignore[arg-type]
     moment = Moment(tmp_path, 0, 900, 900)
     shown.on_start(moment)

@@ -123,6 +123,11 @@ class RunConfig:
         found = map(env_code, self._homes()) if env else ()
         return [*dict.fromkeys(filter(None, found)), *code_of(self.config)]
 
+    @property
+    def trust(self) -> str:
+        """The flag that commands need to open the run; empty where it names no code."""
+        return " --trust" if self.code() else ""
+
     def _homes(self) -> list[str]:
         """The names of its environment, in all stages of a curriculum."""
         curriculum = curriculum_of(self.options)

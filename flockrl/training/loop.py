@@ -92,7 +92,8 @@ class Loop:
         except HostFault as fault:
             raise TrainingError(f"Training stopped: {self._kept(0)}. {fault}") from fault
         except CannotWrite as error:
-            raise CannotWrite(f"{error} Once that is mended, `flockrl resume {self.base}` continues.") from error
+            again = f"`flockrl resume {self.base}{self.runs[0].trust}`"
+            raise CannotWrite(f"{error} Once that is mended, {again} continues.") from error
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -302,7 +303,8 @@ class Loop:
         step = iteration * self.program.setting.iteration_steps
         if self.interrupted and iteration < self.program.setting.iterations:
             self._tell("on_end", iteration)
-            raise Interrupted(f"Stopped at step {step} and saved: continue with `flockrl resume {self.base}`.")
+            trust = self.runs[0].trust
+            raise Interrupted(f"Stopped at step {step} and saved: continue with `flockrl resume {self.base}{trust}`.")
         if self.program.recording is not None:
             self.program.recording.publish()
         for i, path in enumerate(self.paths):

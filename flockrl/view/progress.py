@@ -103,9 +103,8 @@ class Progress(Callback):
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
             where = moment.path if self.seeds == 1 else moment.path.parent
-            trust = " --trust" if self.run.code() else ""
             named = not self.run.env.startswith(("custom/", "data/"))
-            watch = f" Watch it: flockrl eval {moment.path} --gif episode.gif{trust}" if named else ""
+            watch = f" Watch it: flockrl eval {moment.path} --gif episode.gif{self.run.trust}" if named else ""
             print(f"Curve: {where / 'curve.png'}.{watch}")
 
     def _table(self) -> Table:
