@@ -154,7 +154,8 @@ def report(words: list[str]) -> int:
     size, notes = write_report(given.runs, given.out, given.title, given.question, given.animations)
     for note in notes:
         print(note)
-    print(f"wrote {given.out} ({size / 1e6:.1f} MB)")
+    told = f"{size / 1e6:.1f} MB" if size > 100_000 else f"{size / 1e3:.0f} kB"
+    print(f"wrote {given.out} ({told})")
     return 0
 
 

@@ -38,11 +38,11 @@ def answers(found: Sequence[Line]) -> str:
             words += "; equal"
         if others:
             rival = others[0].figures["iqm"]
-            verdict = "not clearly ahead of"
+            verdict, caution = "not clearly ahead of", ""
             if min(line.figures["iqm"].low for line in first) > rival.high:
                 few = min(line.seeds for line in (*first, others[0])) < statistics.MIN_SEEDS
-                verdict = "with too few seeds to be sure ahead of" if few else "clear of"
-            words += f"; {verdict} {others[0].label} ({rival.value:.2f})"
+                verdict, caution = ("ahead of", ", but too few seeds to be sure") if few else ("clearly ahead of", "")
+            words += f"; {verdict} {others[0].label} ({rival.value:.2f}){caution}"
         name = ", ".join(line.label for line in first)
         items.append(f"<li><small>{escape(env)}</small><b>{escape(name)}</b><small>{escape(words)}</small></li>")
     return f'<ul class="answers">{"".join(items)}</ul>'

@@ -102,7 +102,7 @@ def test_a_report_of_thirty_runs(runs, tmp_path, capsys):
         "A <b> test",
     ]
     assert main(words) == 0
-    assert "wrote" in capsys.readouterr().out
+    assert re.search(r"wrote .* \([0-9]+(\.[0-9] MB| kB)\)", capsys.readouterr().out)
     text, reader = read(out)
     assert not [tag for tag in reader.open if tag not in ("doctype",)]
     assert all(address.startswith("data:") for address in reader.addresses)
@@ -118,7 +118,7 @@ def test_a_report_of_thirty_runs(runs, tmp_path, capsys):
     assert "Caution" not in text
     assert len(text) < 300_000
     # The best is marked, and its lead judged.
-    assert re.search(r"<small>mpe/simple_spread</small><b>mappo</b><small>IQM .*?clear of ippo", text)
+    assert re.search(r"<small>mpe/simple_spread</small><b>mappo</b><small>IQM .*?; clearly ahead of ippo", text)
     assert re.findall(r'<tr class="best"><td>(\w+)</td>', text) == ["mappo", "mappo"]
 
 
@@ -185,8 +185,8 @@ def test_few_seeds_have_no_clear_lead(tmp_path):
             write_run(tmp_path / name / f"seed_{seed}", name, "mpe/simple", seed, [0, top])
     write_report([tmp_path], tmp_path / "r.html", animations=False)
     text = (tmp_path / "r.html").read_text()
-    assert "too few seeds to be sure ahead of ippo" in text
-    assert "clear of" not in text
+    assert "; ahead of ippo (1.00), but too few seeds to be sure" in text
+    assert "clearly ahead of" not in text
 
 
 def test_a_tie_has_no_winner(tmp_path):
