@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 from flockrl.core.synonyms import closest
 
@@ -52,6 +54,14 @@ def reason(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     lines = str(error).strip().splitlines()
     return lines[0][:200].rstrip(".") if lines else type(error).__name__
+
+
+def blame(error: BaseException) -> str:
+    """Where code of somebody else failed, and how: ` (file, line N): ErrorType: its first line`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    first = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".:")
+    return f"{place}: {type(error).__name__}: {first}"
 
 
 class NotFinite(UsageError):

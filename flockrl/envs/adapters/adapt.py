@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flockrl.core.code import load
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, blame
 from flockrl.core.settings import parse_settings
 from flockrl.core.types import EnvSpec
 from flockrl.envs.adapters.options import Options, split
@@ -55,11 +55,31 @@ class Recipe:
 
     def __call__(self, draw: bool) -> HostEnv:
         team = self.raw(draw)
-        label = getattr(self.thing, "__name__", type(self.thing).__name__)
-        return wrap(team, label if self.suite == "object" else f"{self.suite}/{self.name}", self.options)
+        try:
+            return wrap(team, self.label, self.options)
+        except (UsageError, MemoryError):
+            raise
+        except Exception as error:  # of the environment, asked for its spaces or reset
+            raise UsageError(f"{self.label} cannot be used with these settings{blame(error)}.") from error
+
+    @property
+    def label(self) -> str:
+        """What errors call the environment."""
+        if self.suite == "object":
+            return getattr(self.thing, "__name__", type(self.thing).__name__)
+        return f"{self.suite}/{self.name}"
 
     def raw(self, draw: bool) -> Any:
-        """The environment as its package makes it."""
+        """The environment as its package makes it. Whatever that package says of wrong settings is told in a sentence;
+        a TypeError, which may mean an unknown setting, goes to the caller."""
+        try:
+            return self._made(draw)
+        except (UsageError, MemoryError, TypeError):
+            raise
+        except Exception as error:
+            raise UsageError(f"{self.label} cannot be built with these settings{blame(error)}.") from error
+
+    def _made(self, draw: bool) -> Any:
         settings = dict(self.settings)
         if self.suite == "pettingzoo":
             from flockrl.envs.adapters import pettingzoo

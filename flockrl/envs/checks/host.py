@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import UsageError, blame
 from flockrl.core.types import EnvSpec, Observation
 from flockrl.envs.checks.masks import unusable
 from flockrl.envs.host.env import Form, Host, HostEnv, random_action
@@ -76,10 +74,7 @@ def _call(host: Host, word: str, function: Any, *args: Any) -> Any:
     except UsageError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-        first = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".:")
-        raise UsageError(f"{host.spec.name}: {word} failed{place}: {type(error).__name__}: {first}.") from error
+        raise UsageError(f"{host.spec.name}: {word} failed{blame(error)}.") from error
 
 
 def _observation(word: str, form: Form, seen: Observation) -> Iterator[str]:
