@@ -80,11 +80,13 @@ def parse_settings(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"Write environment settings as name=value, separated by commas, not {part!r}.")
-        word = value.strip()
+        key, word = key.strip(), value.strip()
+        if key in settings:
+            raise UsageError(f"The setting {key} is given twice: leave out one of them.")
         try:
-            settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+            settings[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
         except (ValueError, RecursionError):  # no JSON, too many digits, or too deep
-            settings[key.strip()] = word
+            settings[key] = word
     return settings
 
 
