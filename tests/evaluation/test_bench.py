@@ -323,6 +323,7 @@ WRONG = [
     (("bench", "nowhere.toml"), "Cannot read the suite"),
     (("bench", "smoke", "--algorithms", "mappo"), "leave out the suite or the flags"),
     (("bench", "smoke", "--jobs", "0"), "jobs must be at least 1"),
+    (("bench", "smoke", "--jobs", "1e12"), "jobs must be at most 1,000"),
     (("bench", "smoke", "--seeds", "0"), "seeds must be"),
     (("bench", "smoke", "--steps", "0"), "steps must be at least 1"),
     (("bench", "smoke", "--set", "lr"), "name=value"),
