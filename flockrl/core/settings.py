@@ -148,6 +148,12 @@ def check_numbers(config: Any, *names: str, whose: str = "", **bounds: float) ->
             check_number(f"{name}{whose}", value, **bounds)  # type: ignore[arg-type]
 
 
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed of random numbers."""
+    if not (isinstance(seed, Integral) and 0 <= seed < 2**32):
+        raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {seed}.")
+
+
 def check_count(name: str, value: int, most: int) -> None:
     """Refuse a number below 1, or beyond what makes sense, by the one bound that it misses."""
     check_number(name, value, least=1)
