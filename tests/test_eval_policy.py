@@ -40,6 +40,10 @@ def test_random_play_on_the_host(cli):
         (["--policy", "told", "runs", "--env", SIGNAL], "name the environment in place of RUN"),
         (["--policy", "told", SIGNAL, "--episodes", "0"], "episodes must be at least 1"),
         (["--policy", "told", SIGNAL, "--episodes", "1e9"], "episodes must be at most 1,000,000"),
+        (["--policy", "told", SIGNAL, "--silence"], "--silence is for a run"),
+        (["--policy", "told", SIGNAL, "--channel", "loss=0.5"], "--channel is for a run"),
+        (["--policy", "told", SIGNAL, "--seed", "-1"], "seed must lie between 0 and 2^32 - 1, not -1"),
+        (["--policy", "told", SIGNAL, "--seed", "1" + "0" * 20], "seed must lie between 0 and 2^32 - 1"),
         (["--policy", "told", "/"], "is a directory: name an environment"),
     ],
 )

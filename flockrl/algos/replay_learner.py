@@ -138,14 +138,16 @@ class ReplayLearner(ABC):
                 f"({envs} envs x {steps} rollout_steps): change one of the three."
             )
         self.updates = envs * steps // config.steps_per_update
-        self.rows = max(-(-config.buffer_size // (envs * steps)), -(-window // steps) + 1) * steps
+        wanted, least = -(-config.buffer_size // (envs * steps)), -(-window // steps) + 1
+        self.rows, self.lengthy = max(wanted, least) * steps, least > wanted
         self.seeds = draws_lots(config)
         self.groups = make_groups(spec, config.share)
         self.optimiser = adam(config.max_grad_norm, eps=1e-8, freeze=config.freeze)
 
     def algorithm(self) -> Algorithm:
         self.bytes = replay_bytes(self._replay)
-        require_room(self.bytes, f"A replay of {self.rows * self.envs:,} transitions takes", "buffer_size")
+        cause = "rollout_steps, sequence or burn_in" if self.lengthy else "buffer_size"
+        require_room(self.bytes, f"A replay of {self.rows * self.envs:,} transitions takes", cause)
         about = f"{self.note}, " if self.note else ""
         note = f"{about}replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
         return Algorithm(

@@ -13,6 +13,7 @@ from tyro.conf import Positional
 from flockrl.commands.parsing import parse
 from flockrl.core.cluster import check_cluster
 from flockrl.core.errors import UsageError
+from flockrl.core.lock import lock
 from flockrl.envs.registry import parse_settings
 from flockrl.training.compilation import Platform, prepare
 
@@ -80,8 +81,10 @@ def bench(words: list[str]) -> int:
             works = run_suite(suite, out, watch=board.watch, **how)
     failed = [work for work in works if work.state == "failed"]
     if len(failed) < len(works):
-        records = write_tables(out)
-        console.print(result_table(records) if _statistics(records, out) else plain_table(records))
+        with lock(out, wait=True):  # other pieces may be run beside this one
+            records = write_tables(out)
+            table = result_table(records) if _statistics(records, out) else plain_table(records)
+        console.print(table)
         console.print(written(out), highlight=False, soft_wrap=True)
     if failed:
         from flockrl.core.errors import TrainingError

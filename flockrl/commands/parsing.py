@@ -14,6 +14,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from flockrl.core.code import trust_files
 from flockrl.core.errors import UsageError
+from flockrl.core.settings import check_seed
 from flockrl.core.synonyms import closest
 
 NUMBERS = ConstructorRegistry()
@@ -61,6 +62,7 @@ def parse(flags: Any, words: list[str], prog: str, description: str, prefixes: b
             meant = closest(word, _flags(flags, prefixes))
             hint = f" `{prog} --help` lists its options." if meant is None else f" Did you mean {meant!r}?"
         raise UsageError(f"{prog} does not know what to do with {unknown[0]!r}.{hint}")
+    check_seed(getattr(result, "seed", 0))
     if getattr(result, "trust", False):
         trust_files()
     return result

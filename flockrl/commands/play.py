@@ -127,7 +127,7 @@ def _scripted(given: Any, pictures: Sequence[Any]) -> int:
     """A policy that comes with an environment."""
     from flockrl.training.scripted import Scripted
 
-    for name in ("best", "record", *(["explore"] if given.against is None else [])):
+    for name in ("best", "record", "silence", "channel", *(["explore"] if given.against is None else [])):
         if getattr(given, name):
             raise UsageError(f"--{name} is for a run: leave it out with --policy.")
     if given.env is not None:

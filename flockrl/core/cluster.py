@@ -8,7 +8,9 @@ import warnings
 from typing import Any
 
 from flockrl.core.errors import UsageError, install, reason
+from flockrl.core.settings import check_count
 
+MOST_JOBS = 1000
 AUTO = "auto"
 """The address of the cluster at hand, else of one that is started on this machine."""
 
@@ -30,7 +32,9 @@ def require_ray() -> None:
 
 
 def check_cluster(jobs: int | None, ray: str | None, cores: int) -> None:
-    """Refuse flags that have no meaning with Ray, or without it."""
+    """Refuse flags that have no meaning with Ray, or without it, and numbers beyond what makes sense."""
+    if jobs is not None:
+        check_count("jobs", jobs, MOST_JOBS)
     if cores < 1:
         raise UsageError(f"cores must be at least 1, not {cores}.")
     if ray is None:

@@ -12,8 +12,9 @@ from flockrl.core.errors import CannotWrite, UsageError
 LOCK = "lock"
 
 
-def lock(path: Path) -> IO[str]:
-    """Lock the directory `path` until the file that is returned is closed; an error where another process has it."""
+def lock(path: Path, wait: bool = False) -> IO[str]:
+    """Lock the directory `path` until the file that is returned is closed. Where another process has it: an error, or
+    wait for that one."""
     try:
         file = open(path / LOCK, "w")  # noqa: SIM115
     except OSError as error:
@@ -23,7 +24,7 @@ def lock(path: Path) -> IO[str]:
     except ImportError:  # not on this system
         return file
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         file.close()
         raise UsageError(f"{path} is in use by another process.") from None

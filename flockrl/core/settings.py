@@ -80,11 +80,13 @@ def parse_settings(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"Write environment settings as name=value, separated by commas, not {part!r}.")
-        word = value.strip()
+        key, word = key.strip(), value.strip()
+        if key in settings:
+            raise UsageError(f"The setting {key} is given twice: leave out one of them.")
         try:
-            settings[key.strip()] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+            settings[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
         except (ValueError, RecursionError):  # no JSON, too many digits, or too deep
-            settings[key.strip()] = word
+            settings[key] = word
     return settings
 
 
@@ -144,6 +146,12 @@ def check_numbers(config: Any, *names: str, whose: str = "", **bounds: float) ->
         value = getattr(config, name)
         if value is not None:
             check_number(f"{name}{whose}", value, **bounds)  # type: ignore[arg-type]
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed of random numbers."""
+    if not (isinstance(seed, Integral) and 0 <= seed < 2**32):
+        raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {seed}.")
 
 
 def check_count(name: str, value: int, most: int) -> None:

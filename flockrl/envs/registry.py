@@ -119,7 +119,8 @@ def _build(path: str, builder: Any, settings: dict[str, Any]) -> Env:
     for key, value in settings.items():
         default = parameters[key].default
         if isinstance(default, bool) != isinstance(value, bool) and default is not None:
-            wanted = "true or false" if isinstance(default, bool) else "not true or false"
+            other = "a number" if isinstance(default, int | float) else "a word"
+            wanted = "true or false" if isinstance(default, bool) else other
             raise UsageError(f"{path}: setting {key} must be {wanted}, not {value!r}.")
         if isinstance(default, int | float) and not isinstance(value, int | float):
             raise UsageError(f"{path}: setting {key} must be a number, not {value!r}.")

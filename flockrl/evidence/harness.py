@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flockrl.core.errors import UsageError
+from flockrl.core.lock import lock
 from flockrl.core.rundir import CONFIG, METRICS, RESULT, read_json, write_json
 from flockrl.envs.host.workers import own_cores
 from flockrl.evidence import cluster
@@ -132,14 +133,24 @@ def _check_directory(suite: Suite, works: Sequence[Work], out: Path) -> None:
         (out / CELLS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"Cannot create {out}: {error.strerror}.") from error
-    before = read_json(out / SUITE) if (out / SUITE).is_file() else {}
-    cells = [*before.get("cells", ()), *(work.cell.folder for work in works)]  # pieces of a suite add to each other
     labels = {work.cell.folder: work.cell.label for work in works if work.cell.label}
-    about = {
-        "name": suite.name, "question": suite.question, "cells": list(dict.fromkeys(cells)),
-        "labels": {**before.get("labels", {}), **labels},
-    }  # fmt: skip
-    write_json(out / SUITE, about)
+    with lock(out, wait=True):
+        before = _pieces(out / SUITE) if (out / SUITE).is_file() else {}
+        cells = [*before.get("cells", ()), *(work.cell.folder for work in works)]  # pieces of a suite add to each other
+        about = {
+            "name": suite.name, "question": suite.question, "cells": list(dict.fromkeys(cells)),
+            "labels": {**before.get("labels", {}), **labels},
+        }  # fmt: skip
+        write_json(out / SUITE, about)
+
+
+def _pieces(file: Path) -> dict[str, Any]:
+    """What a benchmark's directory says of the pieces that were run before."""
+    before = read_json(file)
+    cells, labels = before.get("cells", []), before.get("labels", {})
+    if not (isinstance(cells, list) and isinstance(labels, dict) and all(isinstance(cell, str) for cell in cells)):
+        raise UsageError(f"{file} is damaged: cells must be a list of names, and labels an object; remove that file.")
+    return before
 
 
 def differing(file: Path, run: Mapping[str, Any], ignored: Sequence[str] = ("versions",)) -> list[str]:

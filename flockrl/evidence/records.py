@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flockrl.core.errors import UsageError
+from flockrl.core.errors import CannotWrite, UsageError, reason
 from flockrl.core.rundir import CONFIG, RESULT, TRAINER, finite, per_side, read_json, read_metrics, trainer_at
 from flockrl.evaluation.metrics import converged_at, stability, team_metrics
 from flockrl.evidence.cell import CELL
@@ -143,6 +144,9 @@ def _read(path: Path) -> Record:
     if not evals:
         raise UsageError(f"{path} has no evaluation in its metrics.")
     about = read_json(path / CELL) if (path / CELL).is_file() else {}
+    sampled, peak = about.get("sampled", {"eval_return": 0}), about.get("peak_memory_mb", 0)
+    if not (isinstance(sampled, dict) and finite(sampled.get("eval_return")) and (peak is None or finite(peak))):
+        raise UsageError(f"{path / CELL} is damaged: remove that file, and the benchmark measures the run again.")
     label = _title(path) or name
     chosen = saved.get("chosen")
     learner = chosen.get("learner") if isinstance(chosen, dict) else None
@@ -266,12 +270,10 @@ def tidy(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """Write the whole file or nothing; None is an empty field."""
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("w", newline="") as stream:
+    with _replacing(file) as temporary, temporary.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    temporary.replace(file)
 
 
 def write_parquet(rows: Sequence[dict[str, Any]], file: Path) -> bool:
@@ -281,7 +283,17 @@ def write_parquet(rows: Sequence[dict[str, Any]], file: Path) -> bool:
         from pyarrow import parquet
     except ImportError:
         return False
-    temporary = file.with_suffix(".tmp")
-    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), temporary)
-    temporary.replace(file)
+    with _replacing(file) as temporary:
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows)), temporary)
     return True
+
+
+@contextlib.contextmanager
+def _replacing(file: Path) -> Iterator[Path]:
+    """A file to write beside this one, which takes its place when all of it is written."""
+    temporary = file.with_suffix(".tmp")
+    try:
+        yield temporary
+        temporary.replace(file)
+    except OSError as error:
+        raise CannotWrite(f"Cannot write {file}: {reason(error)}.") from error

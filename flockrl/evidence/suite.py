@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from flockrl.algos.presets import make_config
 from flockrl.core.cluster import outside
 from flockrl.core.code import require_trust
 from flockrl.core.errors import UsageError, nearest, notice
-from flockrl.core.settings import build
+from flockrl.core.settings import build, check_number
 from flockrl.envs.registry import make
 from flockrl.training.channels import around
 from flockrl.training.config import RunConfig, TrainOptions
@@ -34,6 +35,9 @@ PART_KEYS = (
     "optional",
 )
 SUITE_KEYS = ("question", *PART_KEYS, "part")
+MOST_SEEDS = 10_000
+LONGEST = 110
+"""Letters of an algorithm and of an environment in the name of a directory, which may have 255 in all."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ def make_suite(name: str, content: dict[str, Any], changes: dict[str, Any], file
                 raise UsageError(
                     f"Suite {name}: two parts ask for {cell.folder} with unlike settings: give each part a name."
                 )
+    if not cells:
+        raise UsageError(f"Suite {name} has no run left: no part of it that can run here has all that was asked for.")
     return Suite(name, str(content.get("question", "")), tuple(cells.values()))
 
 
@@ -139,9 +145,11 @@ def _cells(
 ) -> list[Cell]:
     algorithms, envs = _names(suite, part, "algorithms"), _names(suite, part, "environments")
     count, first = changes.get("seeds", part.get("seeds", 5)), part.get("first_seed", 0)
-    for key, value, least in (("seeds", count, 1), ("first_seed", first, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UsageError(f"Suite {suite}: {key} must be a whole number of at least {least}, not {value!r}.")
+    check_number(f"Suite {suite}: seeds", count, least=1, most=MOST_SEEDS, whole=True)
+    check_number(f"Suite {suite}: first_seed", first, least=0, most=2**32 - count, whole=True)
+    optional = part.get("optional", False)
+    if not isinstance(optional, bool):
+        raise UsageError(f"Suite {suite}: optional must be true or false, not {optional!r}.")
     title = part.get("name", "")
     if not isinstance(title, str) or (title and not _slug(title)):
         raise UsageError(f"Suite {suite}: the name of a part must be words, not {title!r}.")
@@ -156,7 +164,7 @@ def _cells(
         runs.append(_config(algorithm, env, settings))
     if file is not None:  # before anything is built: building an environment imports it
         require_trust(file, [name for run in runs for name in (*run.code(), *outside(run.options.ray))])
-    places = _places(suite, list(dict.fromkeys(run.env for run in runs)), part.get("optional") is True)
+    places = _places(suite, list(dict.fromkeys(run.env for run in runs)), optional)
     cells = []
     for run in runs:
         if run.env not in places:
@@ -226,4 +234,8 @@ def _entry(suite: str, part: dict[str, Any], key: str, names: Sequence[str]) -> 
 
 
 def _slug(env: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=-]+", "-", env).strip("-")
+    """As a part of a path. What is too long for one ends in a digest."""
+    slug = re.sub(r"[^A-Za-z0-9_.=-]+", "-", env).strip("-")
+    if len(slug) <= LONGEST:
+        return slug
+    return f"{slug[: LONGEST - 13]}-{hashlib.sha256(env.encode()).hexdigest()[:12]}"

@@ -18,7 +18,7 @@ from flockrl.algos.assembly import Sides, code_of, config_from_json, config_to_j
 from flockrl.core.errors import UsageError
 from flockrl.core.memory import parse_size
 from flockrl.core.rundir import CONFIG, read_file, read_json, write_json
-from flockrl.core.settings import build, check_count
+from flockrl.core.settings import build, check_count, check_seed
 from flockrl.envs.adapters.adapt import code_of as env_code
 from flockrl.evaluation.playing import MOST_EPISODES
 from flockrl.training.stages import curriculum_of
@@ -83,8 +83,7 @@ class TrainOptions:
             parse_size(self.memory_limit)
         if self.devices != "all" and self.devices < 1:
             raise UsageError(f"devices must be at least 1, or all, not {self.devices}.")
-        if not 0 <= self.seed < 2**32:
-            raise UsageError(f"seed must lie between 0 and 2^32 - 1, not {self.seed}.")
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

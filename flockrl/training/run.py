@@ -16,6 +16,7 @@ from flockrl.algos.sides import Player
 from flockrl.core.code import require_trust, trusting
 from flockrl.core.errors import UsageError, install
 from flockrl.core.rundir import CHECKPOINTS, CONFIG, RESULT, read_json, read_metrics
+from flockrl.core.settings import check_seed
 from flockrl.core.spec import stem
 from flockrl.core.types import Algorithm, EnvSpec, EvalResult, PyTree
 from flockrl.envs.api import Env
@@ -189,6 +190,7 @@ class Run:
         """
         if episodes < 1:
             raise UsageError(f"episodes must be at least 1, not {episodes}.")
+        check_seed(seed)
         place = self.env if env is None else self._other(env)
         if record is not None and channel is not None:
             raise UsageError("Episodes are recorded on the run's own channel: leave out record, or channel.")

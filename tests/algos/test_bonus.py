@@ -352,6 +352,8 @@ def test_settings_that_make_no_sense_are_refused(name, given, words):
         ("ippo", "mpe/simple_spread", {"bonus": "belief"}, "has none: use another bonus"),
         ("ippo", "explore/k_step", {"bonus": "belief", "bonus_entries": "99"}, "the state of explore/k_step has"),
         ("ippo", "explore/k_step", {"bonus": "rnd", "bonus_entries": "99"}, "an observation of .* has 15 entries"),
+        ("qmix", "probe/state", {"bonus": "belief", "bonus_gamma": 0.5}, "bonus_gamma is for learners with advantages"),
+        ("iql_tabular", "explore/k_step", {"bonus": "count", "bonus_gamma": 0.5}, "bonus_gamma is for learners with"),
         ("iql", "mpe/simple", {"importance": True}, "has one agent"),
         ("cql", "explore/k_step", {"importance": True, "conservative": 0.0}, "recordings do not go anywhere"),
     ],

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from test_off_policy import learner, unsettled, world
 
+from flockrl.algos.assembly import make_algorithm
+from flockrl.algos.presets import make_config
 from flockrl.algos.sac import SAC
 from flockrl.algos.views import both_views
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Observation, Trajectory, choose
+from flockrl.envs import make
 from flockrl.replay.ring import add, along, make_replay, stretch
 
 B, ROWS, GAMMA = 5, 12, 0.9
@@ -384,3 +388,16 @@ def test_learning_sees_what_acting_remembered():
         assert np.abs(np.asarray(explored - action)).max() > 0.05
         jax.tree.map(np.testing.assert_array_equal, agent._apart(memory)[0], agent._apart(after)[0])
         assert (agent._apart(memory)[1] != agent._apart(after)[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"memory": "gru", "burn_in": 10**10}, "rollout_steps, sequence or burn_in"),
+        ({"rollout_steps": 10**11}, "rollout_steps, sequence or burn_in"),
+        ({"buffer_size": 10**11}, "buffer_size"),
+    ],
+)
+def test_a_replay_that_is_too_large_names_what_makes_it_so(given, word):
+    with pytest.raises(UsageError, match=f"A replay of .* choose a smaller {word}"):
+        make_algorithm("qmix", make("games/climbing").spec, make_config("qmix", given), envs=4, updates=4)

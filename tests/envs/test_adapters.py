@@ -19,6 +19,7 @@ from flockrl.core.types import Box, Discrete, MultiDiscrete
 from flockrl.envs import check, make
 from flockrl.envs.adapters.jaxmarl import JaxMARL
 from flockrl.envs.adapters.layouts import layout
+from flockrl.envs.adapters.sides import correlation
 from flockrl.envs.adapters.spaces import Codec, action_code
 from flockrl.envs.api import in_training, tuned
 from flockrl.envs.host.env import Host, random_action
@@ -668,6 +669,50 @@ def test_shaped_rewards_that_jaxmarl_does_not_have():
     for wrong in (0, -1, True, 0.5, "yes"):
         with pytest.raises(flockrl.UsageError, match="shaped must be the steps until"):
             JaxMARL(Kitchen(), "jaxmarl/kitchen", shaped=wrong)
+
+
+WRONG_OUTSIDE = [
+    ("pettingzoo/mpe2.simple_spread_v3:N=0", "cannot be (built|started) .*, line"),
+    ("pettingzoo/mpe2.simple_spread_v3:local_ratio=5", "AssertionError: local_ratio is a proportion"),
+    ("gymnasium/CartPole-v1:render_mode=3", "cannot be built"),
+    ("gymnasium/CartPole-v1:reward_after_death=true", "live until the end of an episode: leave out reward_after_death"),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), WRONG_OUTSIDE)
+def test_what_a_package_makes_of_wrong_settings_is_one_sentence(name, sentence):
+    with pytest.raises(flockrl.UsageError, match=sentence) as caught:
+        make(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_huge_rewards_are_told_without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert correlation(np.array([1.0, np.inf]), np.array([1.0, 2.0])) == 0
+        paid = Codec("x", ["a"], {"a": spaces.Box(0, 1, (1,))}, {"a": spaces.Discrete(2)})
+        assert paid.numbers({"a": 1e300}, np.float32, "reward").tolist() == [np.inf]
+
+
+WRONG_JAXMARL = [
+    ("overcooked:layout=cramped", "there is no layout=cramped. Did you mean cramped_room?"),
+    ("overcooked:layout=3", "there is no layout=3. Choose from"),
+    ("overcooked:max_steps=nan", "max_steps must be a whole number from 1 to 1,000,000,000, not 'nan'"),
+    ("overcooked:max_steps=0", "max_steps must be a whole number from 1"),
+    ("overcooked:max_steps=true", "max_steps must be a whole number from 1"),
+    ("HeuristicEnemySMAX:scenario=3", "there is no scenario=3."),
+    ("HeuristicEnemySMAX:scenario=3m,max_steps=0", "max_steps must be a whole number from 1"),
+    ("HeuristicEnemySMAX:num_allies=0", "cannot be made with these settings"),
+    ("switch_riddle:num_agents=0", "cannot be made with these settings: The minimum number of agents"),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), WRONG_JAXMARL)
+def test_wrong_settings_of_jaxmarl_get_one_sentence(name, sentence):
+    pytest.importorskip("jaxmarl")
+    with pytest.raises(flockrl.UsageError) as caught:
+        make(f"jaxmarl/{name}")
+    assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("nested", [False, True])

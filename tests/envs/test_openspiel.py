@@ -77,6 +77,7 @@ def test_a_run(tmp_path):
         ("go:board_size=0", "openspiel/go cannot be made: unsupported board size"),
         ("hex:board_size=100000", "openspiel/hex is too large"),
         ("kuhn_poker:grey=true", "has no pictures"),
+        ("kuhn_poker:reward_after_death=true", "live to the end: leave out reward_after_death"),
         ("mfg_crowd_modelling", "is a mean-field game"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 import flockrl
 from flockrl.commands.main import main
 from flockrl.core.errors import Notice, UsageError
+from flockrl.core.lock import lock
 from flockrl.evidence import harness, statistics
 from flockrl.evidence.board import result_table
 from flockrl.evidence.suite import make_suite, read_suite, shipped
@@ -228,6 +229,57 @@ def test_a_piece_of_a_suite(tmp_path):
         piece("iql", "mpe/", "games/climbing")
 
 
+def test_long_names_fit_a_directory():
+    envs = [f"foraging/field:penalty=0.{'0' * 300}{digit}" for digit in (1, 2)]
+    suite = make_suite("x", {"algorithms": ["mappo"], "environments": envs, "seeds": 1}, {})
+    folders = {cell.folder.split("/")[0] for cell in suite.cells}
+    assert len(folders) == 2
+    assert max(map(len, folders)) < 200
+
+
+HARM = [
+    ("suite.json", {"cells": None}, "suite.json is damaged: cells must be a list of names"),
+    ("suite.json", {"cells": [[1]], "labels": {}}, "suite.json is damaged: cells must be a list of names"),
+    ("suite.json", {"cells": [], "labels": [3]}, "and labels an object"),
+    ("cell.json", {"sampled": [1]}, "cell.json is damaged: remove that file"),
+    ("cell.json", {"sampled": {"eval_return": "x"}}, "cell.json is damaged: remove that file"),
+    ("cell.json", {"peak_memory_mb": [3]}, "cell.json is damaged: remove that file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), HARM)
+def test_damaged_notes_of_a_benchmark_get_one_sentence(finished, tmp_path, capsys, name, content, sentence):
+    out = tmp_path / "damaged"
+    shutil.copytree(finished[0], out)
+    file = out / name if name == "suite.json" else out / "cells" / "iql_tabular-games-two_step" / "seed_1" / name
+    file.write_text(json.dumps(content))
+    assert main([*WORDS, "--out", str(out)]) == 2
+    assert sentence in capsys.readouterr().err
+    assert json.loads(file.read_text()) == content
+
+
+@pytest.mark.parametrize("name", ["results.csv", "results.parquet", "cells.csv", "summary.csv"])
+def test_a_table_that_cannot_be_written_gets_one_sentence(finished, tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setattr(statistics, "REPS", 40)
+    out = tmp_path / "full"
+    shutil.copytree(finished[0], out)
+    (out / name).unlink()
+    (out / name / "in the way").mkdir(parents=True)
+    assert main([*WORDS, "--out", str(out)]) == 1
+    assert f"Cannot write {out / name}" in capsys.readouterr().err
+
+
+def test_pieces_that_are_run_at_once_take_turns(finished, tmp_path):
+    out = tmp_path / "shared"
+    shutil.copytree(finished[0], out)
+    with lock(out):
+        process = start(out)
+        time.sleep(3)
+        assert process.poll() is None
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+
+
 def test_pieces_of_a_suite_add_to_each_other(tmp_path):
     for part in (0, 1):
         content = named()
@@ -243,7 +295,10 @@ GOOD = {"algorithms": ["mappo"], "environments": ["mpe/simple"]}
 BAD = [
     ({**GOOD, "algorithm": []}, "has no entry 'algorithm'. Did you mean 'algorithms'?"),
     ({"algorithms": ["mappo"]}, "environments must be a list"),
-    ({**GOOD, "seeds": 0}, "seeds must be a whole number of at least 1"),
+    ({**GOOD, "seeds": 0}, "seeds must be a whole number from 1 to 10,000, not 0"),
+    ({**GOOD, "seeds": 10**12}, "seeds must be a whole number from 1 to 10,000, not 1000000000000"),
+    ({**GOOD, "first_seed": 2**32}, "first_seed must be a whole number from 0"),
+    ({**GOOD, "optional": "yes"}, "optional must be true or false, not 'yes'"),
     ({**GOOD, "algorithms": ["mapo"]}, "Did you mean 'mappo'?"),
     ({**GOOD, "environments": ["mpe/simpel"]}, "Did you mean 'simple'?"),
     ({**GOOD, "algorithms": ["maddpg"], "environments": ["games/climbing"], "settings": {"gama": 1}}, "'gamma'"),
@@ -268,6 +323,7 @@ WRONG = [
     (("bench", "nowhere.toml"), "Cannot read the suite"),
     (("bench", "smoke", "--algorithms", "mappo"), "leave out the suite or the flags"),
     (("bench", "smoke", "--jobs", "0"), "jobs must be at least 1"),
+    (("bench", "smoke", "--jobs", "1e12"), "jobs must be at most 1,000"),
     (("bench", "smoke", "--seeds", "0"), "seeds must be"),
     (("bench", "smoke", "--steps", "0"), "steps must be at least 1"),
     (("bench", "smoke", "--set", "lr"), "name=value"),

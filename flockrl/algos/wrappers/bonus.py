@@ -16,6 +16,7 @@ from flockrl.algos.bonus.models import ICM, RND
 from flockrl.algos.bonus.novelty import Look, Measure, Novelty, share, shares
 from flockrl.algos.family import Family
 from flockrl.algos.parts import mean, schedule_factor
+from flockrl.core.errors import UsageError
 from flockrl.core.types import Algorithm, Array, EnvSpec, Metrics, PyTree, Trajectory
 
 SCALES = {"advantage": 1.0, "replay": 0.1, "reward": 0.1}
@@ -89,6 +90,8 @@ def exploring(algorithm: Algorithm, spec: EnvSpec, config: Any, family: Family, 
         return algorithm
     bonus, coverage = Bonus(spec, config), Coverage(spec, config.of_bonus("bonus_cell"))
     critic = BonusCritic(spec, config, envs) if family.bonus == "advantage" else None
+    if critic is None and config.bonus_gamma is not None:
+        raise UsageError("bonus_gamma is for learners with advantages, and others discount all alike: leave it out.")
     full = SCALES[family.bonus] if config.bonus_scale is None else config.bonus_scale
     schedule = config.of_bonus("bonus_schedule")
 

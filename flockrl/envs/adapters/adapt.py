@@ -54,7 +54,12 @@ class Recipe:
     """What an `object` recipe is about: an instance to copy, or a class or function to call."""
 
     def __call__(self, draw: bool) -> HostEnv:
-        return wrap(self.raw(draw), self.label, self.options)
+        try:
+            return wrap(self.raw(draw), self.label, self.options)
+        except (UsageError, MemoryError):
+            raise
+        except Exception as error:  # of the first reset, which shows what the environment tells
+            raise UsageError(f"{self.label} cannot be started{located(error)}.") from error
 
     @property
     def label(self) -> str:
@@ -63,7 +68,16 @@ class Recipe:
         return named if self.suite == "object" else f"{self.suite}/{self.name}"
 
     def raw(self, draw: bool) -> Any:
-        """The environment as its package makes it."""
+        """The environment as its package makes it. What fails there is told in a sentence; a TypeError, which may mean
+        an unknown setting, goes to the caller."""
+        try:
+            return self._made(draw)
+        except (UsageError, MemoryError, TypeError):
+            raise
+        except Exception as error:
+            raise UsageError(f"{self.label} cannot be built{located(error)}.") from error
+
+    def _made(self, draw: bool) -> Any:
         settings = dict(self.settings)
         if self.suite == "pettingzoo":
             from flockrl.envs.adapters import pettingzoo
@@ -153,10 +167,6 @@ def _finished(recipe: Recipe) -> Any:
     except TypeError as error:
         what = recipe.name or getattr(recipe.thing, "__name__", "The factory")
         raise UsageError(f"{what} cannot be built with these settings: {error}.") from error
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{recipe.label} cannot be built{located(error)}.") from error
     if isinstance(built, Host) or _is_compiled(built):
         return built
     return _host(recipe)
@@ -165,12 +175,7 @@ def _finished(recipe: Recipe) -> Any:
 def _host(recipe: Recipe) -> Host:
     """The recipe's environment. Where it does not say who plays together, that is found out and written into the
     recipe, so that worker processes need not look again."""
-    try:
-        host = Host(recipe)
-    except UsageError:
-        raise
-    except Exception as error:  # of the first reset, which shows what the environment tells
-        raise UsageError(f"{recipe.label} cannot be started{located(error)}.") from error
+    host = Host(recipe)
     spec = host.spec
     if spec.num_agents == 1 or recipe.options.sides or not isinstance(getattr(host.first, "options", None), Options):
         return host

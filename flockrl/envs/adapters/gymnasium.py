@@ -57,6 +57,8 @@ class GymTeam(HostEnv):
 
     def __init__(self, env: Any, name: str, options: Options):
         self.env, self.name, self.options = env, name, options
+        if options.reward_after_death:
+            raise UsageError(f"{name}: its agents live until the end of an episode: leave out reward_after_death.")
         seen, acts = env.observation_space, env.action_space
         self.several = kind(acts) == "Tuple" and kind(seen) == "Tuple"
         if self.several and len(acts.spaces) != len(seen.spaces):

@@ -20,16 +20,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flockrl.core.errors import UsageError, nearest
+from flockrl.core.errors import UsageError, nearest, reason
 from flockrl.core.spec import stem
 from flockrl.core.types import Array, Box, Discrete, EnvSpec, MultiDiscrete, Observation, PyTree, Space
 from flockrl.envs.adapters.layouts import kind
 from flockrl.envs.adapters.options import load, time_limit
 from flockrl.envs.adapters.sides import STEPS, infer_sides, read_sides
 from flockrl.envs.api import reset_batch, step_batch
+from flockrl.envs.settings import one_of, whole
 from flockrl.nets.actions import ActionCode
 
 WORLD = "world_state"
+LONGEST = 1_000_000_000
+"""Steps of an episode that are counted."""
 SHAPED = "shaped_reward"
 """What JaxMARL calls the hints among the infos of a step: a reward for each agent."""
 
@@ -42,12 +45,16 @@ def make(name: str, settings: Mapping[str, Any]) -> JaxMARL:
     if name not in known:
         raise UsageError(f"There is no environment jaxmarl/{name}.{nearest(name, known)}")
     given = dict(settings)
+    if "max_steps" in given:
+        whole(f"jaxmarl/{name}", 1, LONGEST, max_steps=given["max_steps"])
     sides, shaped = given.pop("sides", None), given.pop("shaped", None)
     limit = given.pop("max_steps", None) if "SMAX" not in name and "MPE" not in name else None
     try:
         env = JaxMARL(package.make(name, **_named(name, given)), f"jaxmarl/{name}", limit, shaped)
-    except (TypeError, KeyError, ImportError) as error:
-        raise UsageError(f"jaxmarl/{name} cannot be made with these settings: {error}.") from error
+    except UsageError:
+        raise
+    except Exception as error:  # each environment refuses settings in a way of its own, most of them where they fail
+        raise UsageError(f"jaxmarl/{name} cannot be made with these settings: {reason(error)}.") from error
     return _sided(env, sides)
 
 
@@ -78,15 +85,21 @@ def _random_rewards(env: JaxMARL) -> np.ndarray:
 
 def _named(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Maps and layouts are given by name."""
-    if isinstance(settings.get("scenario"), str) and "SMAX" in name:
-        from jaxmarl.environments.smax import map_name_to_scenario
+    if "scenario" in settings and "SMAX" in name:
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
-        settings["scenario"] = map_name_to_scenario(settings["scenario"])
-    if isinstance(settings.get("layout"), str) and name == "overcooked":
+        settings["scenario"] = _known(name, "scenario", settings["scenario"], MAP_NAME_TO_SCENARIO)
+    if "layout" in settings and name == "overcooked":
         from jaxmarl.environments.overcooked import overcooked_layouts
 
-        settings["layout"] = overcooked_layouts[settings["layout"]]
+        settings["layout"] = _known(name, "layout", settings["layout"], overcooked_layouts)
     return settings
+
+
+def _known(name: str, setting: str, word: Any, choices: Mapping[str, Any]) -> Any:
+    """What a setting calls by that name."""
+    one_of(f"jaxmarl/{name}", choices, **{setting: word})
+    return choices[word]
 
 
 class State(NamedTuple):

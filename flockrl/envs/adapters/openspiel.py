@@ -6,6 +6,7 @@ own, the last one, and the only legal one of an agent that waits.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,12 @@ class SpielTeam(HostEnv):
     masked = True
 
     def __init__(self, name: str, settings: Mapping[str, Any], options: Options):
-        if options != Options(max_steps=options.max_steps, team_reward=options.team_reward):
-            raise UsageError(f"openspiel/{name} has no pictures: leave out grey, resize and stack.")
+        given = [f.name for f in dataclasses.fields(Options) if getattr(options, f.name) != f.default]
+        if wrong := [word for word in given if word not in ("max_steps", "team_reward")]:
+            raise UsageError(
+                f"openspiel/{name} has no pictures, and its players are sides that live to the end: leave out "
+                f"{', '.join(wrong)}."
+            )
         self.game, self.options = make_game(name, settings), options
         try:
             self._look(name)

@@ -39,7 +39,7 @@ def read_sides(name: str, text: Any, agents: Sequence[str]) -> tuple[str, ...]:
         for word in words:
             own = [a for a, kind in zip(agents, stems, strict=True) if word in (a, kind)]
             if not own:
-                meant = nearest(word, [*stems, *agents])
+                meant = nearest(word, {*stems, *agents})
                 raise UsageError(f"{name}: sides names {word!r}, which is no agent.{meant} Or {how}.")
             for agent in own:
                 if agent in found:
@@ -73,7 +73,7 @@ def infer_sides(name: str, agents: Sequence[str], reward: np.ndarray) -> str:
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Of two series; 0 where one of them never changes, which tells nothing."""
-    if len(a) < 2 or min(a.std(), b.std()) <= SMALLEST:
+    if len(a) < 2 or not np.isfinite([a, b]).all() or min(a.std(), b.std()) <= SMALLEST:
         return 0.0
     return float(((a - a.mean()) * (b - b.mean())).mean() / (a.std() * b.std()))
 
@@ -93,9 +93,9 @@ def random_rewards(host: Host) -> np.ndarray:
         for number in range(STEPS):  # an episode has at least one step
             for _, _, outcome in episode(host, host.first, number, rng):
                 if outcome:
-                    rows.append(np.broadcast_to(np.asarray(outcome[0], np.float32), count))
+                    rows.append(np.broadcast_to(np.asarray(outcome[0], np.float64), count))
                 if len(rows) == STEPS:
                     return np.stack(rows)
     except UsageError:  # what is wrong with the environment is told where it is used
-        return np.zeros((0, count), np.float32)
+        return np.zeros((0, count))
     return np.stack(rows)

@@ -156,11 +156,12 @@ class Codec:
     def numbers(self, values: Mapping[str, Any], dtype: Any, what: str) -> np.ndarray:
         """[N] rewards or flags from a dict; 0 for agents that are not in it."""
         out = np.zeros(len(self.agents), dtype)
-        for agent, value in values.items():
-            try:
-                out[self._place(agent)] = value
-            except (TypeError, ValueError) as error:
-                raise UsageError(f"{self.name}: agent {agent!r}: its {what} is {value!r}, not a number.") from error
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which is told elsewhere
+            for agent, value in values.items():
+                try:
+                    out[self._place(agent)] = value
+                except (TypeError, ValueError) as error:
+                    raise UsageError(f"{self.name}: agent {agent!r}: its {what} is {value!r}, not a number.") from error
         return out
 
     def _place(self, agent: str) -> int:
