@@ -32,6 +32,7 @@ class OnPolicyState(NamedTuple):
     """Everything that learning changes. params: {"actor", "critic"}, a tuple with one entry per group each.
 
     Without a critic there is no "critic" in `params`, and `value_moments` and `critic_memory` are empty.
+    value_moments: of returns, about the mean of their rollout.
     paid: moments of what was earned after each step, within its rollout, which no critic had a say in.
     magnet: PPO's magnet policy, one entry per group, where it is not simply the policy before the update.
     """
@@ -254,18 +255,30 @@ class OnPolicy(StochasticPolicy, ABC):
         return jnp.where(cut[..., None], finals, shifted)
 
     def _rescaled(
-        self, state: OnPolicyState, estimates: ValueEstimates, returns: Array, weight: Array | None
-    ) -> tuple[dict[str, PyTree], Any, tuple[Array, Array]]:
-        """Critics by name, in units that know these returns [T, B, N], the moments of those, and their scale."""
+        self, state: OnPolicyState, estimates: ValueEstimates, returns: Array, weight: Array | None, ended: Array
+    ) -> tuple[dict[str, PyTree], Any, tuple[Array, Array], Array]:
+        """Critics by name, in units that know these returns [T, B, N], the moments of those, their scale, and by how
+        much [N] these critics' values are above the estimates. ended: [T, B, N] whose episode terminated.
+
+        Where episodes only ever are cut, values learn from values, and their level is free to wander. What all lack on
+        average is then the least squares of the heads' biases. Gradient steps would bend all features after it, and
+        such bends last. Where episodes terminate, their ends hold the level, and are learned from like all else.
+        """
         stats: Any = state.value_moments
+        (mean, std), lacking = estimates.scale, jnp.zeros_like(estimates.scale[0])
         if self.config.normalize_value:
-            stats = observe(stats, returns, weight, self.pool, slowest=0.01)
-        (mean, std), (new_mean, new_std) = estimates.scale, self._value_scale(stats)
-        critics = {"critic": self._popart(state.params["critic"], std, mean, new_std, new_mean)}
+
+            def level(x: Array) -> Array:
+                return observe(moments(mean.shape), x, weight, self.pool, slowest=1.0).mean
+
+            stats = observe(stats, returns - level(returns), weight, self.pool, slowest=0.01)
+            lacking = jnp.where(ended.any(), 0.0, level(returns - estimates.value))
+        new_mean, new_std = self._value_scale(stats)
+        critics = {"critic": self._popart(state.params["critic"], std, mean + lacking, new_std, new_mean)}
         if "choice" in state.params:  # a difference of values has units, but no mean
             nothing = jnp.zeros_like(mean)
             critics["choice"] = self._popart(state.params["choice"], std, nothing, new_std, nothing)
-        return critics, stats, (new_mean, new_std)
+        return critics, stats, (new_mean, new_std), lacking
 
     def _popart(self, critic: PyTree, std: Array, mean: Array, new_std: Array, new_mean: Array) -> PyTree:
         """Rescale the last layers so that the values they stand for do not move (van Hasselt et al. 2016)."""

@@ -170,7 +170,7 @@ class _PPO(OnPolicy):
             advantage = self._compared(state, trajectory, seen, estimates, returns)
             shares = credit_metrics(self.spec, jnp.abs(advantage * trajectory.weight).mean((0, 1)))
         known = learning_weight(self.spec, trajectory.alive)
-        critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
+        critics, stats, (offset, std), lacking = self._rescaled(state, estimates, returns, known, ended)
         earned, _ = monte_carlo(trajectory.reward, over, self.config.gamma)
         normal, paid = self._normal_advantage(state.paid, earned, advantage, weight)
         normal = self._with_bonus(normal, trajectory)
@@ -179,7 +179,7 @@ class _PPO(OnPolicy):
         batch = Batch(
             seen, weight, known, trajectory.first, trajectory.action,
             trajectory.extras["logp"], normal, (returns - offset) / std,
-            (value - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
+            (value + lacking - offset) / std, pulls, None, moves, trajectory.memory, state.critic_memory,
         )  # fmt: skip
         pace = Pace(self._lr(state), self._entropy(state))
         params, optimiser, metrics = self._fitted({**state.params, **critics}, state.optimiser, batch, pace, key)

@@ -139,7 +139,7 @@ class Reinforce(OnPolicy):
         )
         returns = advantage + value
         known = learning_weight(self.spec, trajectory.alive)
-        critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
+        critics, stats, (offset, std), _ = self._rescaled(state, estimates, returns, known, ended)
         params = {**state.params, **critics}
         earned, _ = monte_carlo(trajectory.reward, over, self.config.gamma)
         advantage, paid = self._normal_advantage(state.paid, earned, advantage, weight)

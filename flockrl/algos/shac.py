@@ -179,7 +179,7 @@ class Shac(OnPolicy):
         paid, value, known = trajectory.reward, estimates.value, learning_weight(self.spec, trajectory.alive)
         smoothing = LAMBDA if config.gae_lambda is None else config.gae_lambda
         returns = value + gae(paid, value, estimates.next_value, ended, over, config.gamma, smoothing)
-        critics, stats, (offset, std) = self._rescaled(state, estimates, returns, known)
+        critics, stats, (offset, std), _ = self._rescaled(state, estimates, returns, known, ended)
         target = (returns - offset) / std
 
         def loss(critic: PyTree) -> Array:

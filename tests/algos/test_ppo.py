@@ -282,6 +282,41 @@ def test_popart_keeps_the_values_it_rescales():
     np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("critic", ["own", "central"])
+def test_where_nothing_terminates_critics_are_right_on_average_and_differ_between_states_as_before(critic):
+    world = spec()
+    learner = _PPO(world, PPOConfig(critic=critic, hidden=(6,), rollout_steps=T, share="none"), B, 10)
+    state = jax.jit(learner.init)(jax.random.key(0))
+    data = trajectory(world, learner, state, deaths=True)
+    estimates = learner._estimate(state, data, learner._seen(state, data.observation))
+    returns = estimates.value + 7.0 + jax.random.normal(jax.random.key(1), estimates.value.shape)
+    never = jnp.zeros_like(data.terminated)
+    critics, _, (mean, std), lacking = learner._rescaled(state, estimates, returns, data.weight, never)
+    value = learner._values(critics["critic"], data.observation, state.critic_memory, None)[0] * std + mean
+    for i in range(3):
+        alive = np.asarray(data.alive[..., i])
+        np.testing.assert_allclose(value[..., i][alive].mean(), returns[..., i][alive].mean(), rtol=1e-4)
+    np.testing.assert_allclose(value, estimates.value + lacking, rtol=1e-4, atol=1e-4)
+    assert not learner._rescaled(state, estimates, returns, data.weight, data.terminated)[3].any()
+
+
+def test_values_of_a_constant_reward_are_level():
+    """A reward of 1 in every step, in episodes that are cut: each state is worth 100. Critics whose features follow the
+    mean, which moves from 0 towards 100, differ by 0.7."""
+    world = spec(n=1)
+    learner = _PPO(world, PPOConfig(critic="own", hidden=(32, 32), rollout_steps=T, gamma=0.99), B, 60)
+    state = jax.jit(learner.init)(jax.random.key(0))
+    update, one = jax.jit(learner.update), jnp.ones((T, B, 1))
+    cut = jnp.zeros((T, B, 1), bool).at[2].set(True)
+    data = trajectory(world, learner, state)._replace(reward=one, terminated=~cut & False, truncated=cut)
+    for i in range(60):
+        obs, following = jax.random.normal(jax.random.key(i), (2, T, B, 1, 4))
+        state, _ = update(state, data._replace(obs=obs, next_obs=following), jax.random.key(i))
+    value = learner.values_along(state, data)
+    assert value.mean() > 50
+    assert value.std() < 0.2
+
+
 def test_target_kl_stops_the_epochs():
     world = spec()
     settings = {**PLAIN, "epochs": 30, "lr": 0.05}
