@@ -13,6 +13,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 QUICK = "backend_optimization_level=0", "llvm_disable_expensive_passes=true", "cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in QUICK))
 
+AS_USERS_DO = {
+    "xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+}  # fmt: skip
+"""Compiler options of `jax.jit` where two programs must round alike: quick ones need not."""
+
 TINY = {
     "steps": 1024, "envs": 8, "rollout_steps": 16, "epochs": 2, "minibatches": 2, "hidden": (8,),
     "eval_every": 256, "eval_episodes": 4, "checkpoint_every": 256,

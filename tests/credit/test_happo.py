@@ -1,11 +1,13 @@
 """Agents that learn one after the other: identities that a wrong factor, order or critic breaks."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import AS_USERS_DO
 from jax.flatten_util import ravel_pytree
 
 from flockrl.algos.happo import HAPPO, HAPPOConfig
@@ -21,6 +23,7 @@ from flockrl.envs.games import MatrixGame
 from flockrl.rollouts.compiled import scan_rollout, start
 
 B, T = 4, 6
+jit = partial(jax.jit, compiler_options=AS_USERS_DO)
 SMALL = {"hidden": (8,), "rollout_steps": T, "epochs": 2, "lr": 0.01}
 
 
@@ -46,8 +49,8 @@ def test_one_agent_learns_as_ppo_does_bit_for_bit(memory):
     same(state, ppo.init(jax.random.key(0)))
     key = jax.random.key(3)
     for _ in range(2):
-        after, _ = jax.jit(one.update)(state, trajectory, key)
-        wanted, _ = jax.jit(ppo.update)(state, trajectory, key)
+        after, _ = jit(one.update)(state, trajectory, key)
+        wanted, _ = jit(ppo.update)(state, trajectory, key)
         same(after, wanted)
         state = after
 
@@ -293,8 +296,8 @@ def test_one_agent_learns_as_sac_does_bit_for_bit(name):
     one = HASAC(env.spec, HASACConfig(**settings), B, 9)
     sac = SAC(env.spec, SACConfig(critic="central", share="none", **settings), B, 9)
     state, trajectory = rolled(one, env)
-    wanted, _ = jax.jit(sac.update)(sac.init(jax.random.key(0)), trajectory, jax.random.key(3))
-    after, _ = jax.jit(one.update)(state, trajectory, jax.random.key(3))
+    wanted, _ = jit(sac.update)(sac.init(jax.random.key(0)), trajectory, jax.random.key(3))
+    after, _ = jit(one.update)(state, trajectory, jax.random.key(3))
     same(after.learned, wanted.learned)
 
 
