@@ -32,7 +32,7 @@ class OnPolicyState(NamedTuple):
     """Everything that learning changes. params: {"actor", "critic"}, a tuple with one entry per group each.
 
     Without a critic there is no "critic" in `params`, and `value_moments` and `critic_memory` are empty.
-    value_moments: of returns, about the mean of their rollout.
+    value_moments: of returns; until an episode terminates about the mean of their rollout, with a mean of 0.
     paid: moments of what was earned after each step, within its rollout, which no critic had a say in.
     magnet: PPO's magnet policy, one entry per group, where it is not simply the policy before the update.
     """
@@ -260,19 +260,21 @@ class OnPolicy(StochasticPolicy, ABC):
         """Critics by name, in units that know these returns [T, B, N], the moments of those, their scale, and by how
         much [N] these critics' values are above the estimates. ended: [T, B, N] whose episode terminated.
 
-        Where episodes only ever are cut, values learn from values, and their level is free to wander. What all lack on
-        average is then the least squares of the heads' biases. Gradient steps would bend all features after it, and
-        such bends last. Where episodes terminate, their ends hold the level, and are learned from like all else.
+        While no episode has terminated, values learn from values, and their level is free to wander. What all lack on
+        average is then the least squares of the heads' biases: gradient steps would bend all features after it, and
+        such bends last. Once an episode terminated, ends hold the level, and it is learned like all else.
         """
         stats: Any = state.value_moments
         (mean, std), lacking = estimates.scale, jnp.zeros_like(estimates.scale[0])
         if self.config.normalize_value:
 
-            def level(x: Array) -> Array:
+            def average(x: Array) -> Array:
                 return observe(moments(mean.shape), x, weight, self.pool, slowest=1.0).mean
 
-            stats = observe(stats, returns - level(returns), weight, self.pool, slowest=0.01)
-            lacking = jnp.where(ended.any(), 0.0, level(returns - estimates.value))
+            held = ended.any() | (stats.mean != 0).any()
+            stats = observe(stats, returns - jnp.where(held, 0.0, average(returns)), weight, self.pool, slowest=0.01)
+            stats = stats._replace(mean=jnp.where(held, stats.mean, 0.0))
+            lacking = jnp.where(held, 0.0, average(returns - estimates.value))
         new_mean, new_std = self._value_scale(stats)
         critics = {"critic": self._popart(state.params["critic"], std, mean + lacking, new_std, new_mean)}
         if "choice" in state.params:  # a difference of values has units, but no mean

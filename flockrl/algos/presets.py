@@ -46,7 +46,7 @@ PRESETS: dict[str, Preset] = {
     "ippo": Preset("ppo", OWN, "independent PPO: every critic sees its agent's observation"),
     "mappo": Preset("ppo", CENTRAL, "multi-agent PPO: critics see the global state"),
     "ia2c": Preset("ppo", {**OWN, **A2C, "rollout_steps": 5}, "independent advantage actor-critic"),
-    "maa2c": Preset("ppo", {**CENTRAL, **A2C}, "advantage actor-critic with central critics"),
+    "maa2c": Preset("ppo", {**CENTRAL, **A2C, "rollout_steps": 5}, "advantage actor-critic with central critics"),
     "happo": Preset("happo", {}, "PPO for agents that share nothing, one after the other"),
     "haa2c": Preset("happo", A2C, "advantage actor-critic for agents that share nothing, one after the other"),
     "hatrpo": Preset("hatrpo", {"entropy": 0.0}, "trust regions for agents that share nothing, one after the other"),

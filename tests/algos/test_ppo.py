@@ -283,7 +283,7 @@ def test_popart_keeps_the_values_it_rescales():
 
 
 @pytest.mark.parametrize("critic", ["own", "central"])
-def test_where_nothing_terminates_critics_are_right_on_average_and_differ_between_states_as_before(critic):
+def test_while_nothing_terminated_critics_are_right_on_average_and_differ_between_states_as_before(critic):
     world = spec()
     learner = _PPO(world, PPOConfig(critic=critic, hidden=(6,), rollout_steps=T, share="none"), B, 10)
     state = jax.jit(learner.init)(jax.random.key(0))
@@ -297,7 +297,10 @@ def test_where_nothing_terminates_critics_are_right_on_average_and_differ_betwee
         alive = np.asarray(data.alive[..., i])
         np.testing.assert_allclose(value[..., i][alive].mean(), returns[..., i][alive].mean(), rtol=1e-4)
     np.testing.assert_allclose(value, estimates.value + lacking, rtol=1e-4, atol=1e-4)
-    assert not learner._rescaled(state, estimates, returns, data.weight, data.terminated)[3].any()
+    _, stats, _, lacking = learner._rescaled(state, estimates, returns, data.weight, data.terminated)
+    assert not lacking.any()
+    later = learner._rescaled(state._replace(value_moments=stats), estimates, returns, data.weight, never)
+    assert not later[3].any()  # once an episode terminated, rollouts without ends are no other
 
 
 def test_values_of_a_constant_reward_are_level():
