@@ -65,8 +65,8 @@ class Call(NamedTuple):
 LINE = r"^    (?:\$ )?(flockrl [^\n]*(?<!\\)(?:\\\n[^\n]*(?<!\\))*)$"
 PART = re.compile(rf"^```(\w*)\n(.*?)^```|{LINE}(?:\n    (flockrl: [^\n]*))?", re.M | re.S)
 NAMED = re.compile(r"`([\w/]+\.(?:toml|json|py))`")
-FORM = re.compile(r"[A-Z][A-Z_]*(:[A-Z]+|\.\w+)?$|.*\.\.\.|[<\[(|]|\w+\|")
-"""Words that stand for others: RUN, FILE, HOST:PORT, SUITE.toml, ..., [--best], onnx|torchscript."""
+FORM = re.compile(r"[A-Z][A-Z_]*(:[A-Z]+|\.\w+|/\w+)?$|.*\.\.\.|[<\[(|]|\w+\||\$[A-Z]+$")
+"""Words that stand for others: RUN, RUN/seed_0, FILE, HOST:PORT, SUITE.toml, ..., [--best], onnx|torchscript, $ALL."""
 
 
 def parts(page):

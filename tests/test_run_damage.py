@@ -160,7 +160,7 @@ def survive(tiny_run, tmp_path, cases, seed):
                     assert opened is None or opened * 128 == expected
                 except UsageError:
                     refused += 1
-        assert time.process_time() - began < 2, (file, how)
+        assert time.process_time() - began < 6, (file, how)
         assert peak() - before < 300_000, (file, how)
     assert refused > cases // 5
 

@@ -109,7 +109,7 @@ def test_entries_choose_what_is_looked_at():
     for text, words in (("x", "as numbers and ranges"), ("5:3", "holds no entries"), ("-1", "as numbers and ranges")):
         with pytest.raises(UsageError, match=words):
             settings(bonus_entries=text)
-    with pytest.raises(UsageError, match="have 5 entries"):
+    with pytest.raises(UsageError, match="has 5 entries"):
         Look(ENV.spec, "own", "3:6")
 
 
