@@ -39,6 +39,9 @@ class CQLConfig(SACConfig):
     """How hard values of actions that the data does not show are pushed down; 0 is SAC."""
     conservative_actions: int = 10
     """Real actions of each of the three kinds that stand for all actions."""
+    normalize_reward: bool = False
+    """Count rewards in units of a hundredth of the largest discounted return so far; `conservative` then refers to
+    values in this unit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,6 +46,9 @@ class ImplicitQConfig(OffPolicyConfig):
     """How strongly policies prefer actions that are better than their state is worth; 0 clones all alike."""
     advantage_limit: float = 100.0
     """The largest weight of an action in the policies' loss."""
+    normalize_reward: bool = False
+    """Count rewards in units of a hundredth of the largest discounted return so far; `advantage_scale` then refers to
+    advantages in this unit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,8 +114,8 @@ class ImplicitQ(OffPolicy):
     ) -> Array:
         """[B, N] divergence from the policy of `old` to that of `new`, which sees `other` where that is given."""
         remembered = self._apart(memory)[0]
-        before = self.actor.step(old["actor"], seen, remembered)[0]
-        after = self.actor.step(new["actor"], seen if other is None else other, remembered)[0]
+        before = self.actor.step(old["actor"], self.seen(old, seen), remembered)[0]
+        after = self.actor.step(new["actor"], self.seen(new, seen if other is None else other), remembered)[0]
         parts = [
             head.kl(a, b, legal(group, seen.avail))
             for group, head, a, b in zip(self.groups, self.heads, before, after, strict=True)

@@ -295,11 +295,11 @@ class OffPolicy(ReplayLearner):
     def learn(
         self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
     ) -> tuple[Learned, Array, dict[str, Array]]:
-        config = self.config
+        config, scaled = self.config, learned.scales.experience
         if self.recurrent:
-            batch = along(stretch(replay, *place[:2], self.window), *place, config.filling, self.steps)
+            batch = along(scaled(stretch(replay, *place[:2], self.window)), *place, config.filling, self.steps)
         else:
-            batch = gather(replay, *place, config.n_step, config.gamma)
+            batch = scaled(gather(replay, *place, config.n_step, config.gamma))
         learned, error, metrics = self.step(learned, batch, factor, key)
         return learned, typical(error, learning_weight(self.spec, batch.alive)), metrics
 

@@ -92,7 +92,7 @@ PRESETS: dict[str, Preset] = {
     "bc": Preset("bc", {}, "behaviour cloning: do what a recorded team did", recorded=True),
     "cql": Preset(
         "q_learning",
-        {"conservative": 1.0},
+        {"conservative": 1.0, "normalize_reward": False},
         "conservative Q-learning from recorded teams",
         recorded=True,
         real="cql_continuous",

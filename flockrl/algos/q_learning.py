@@ -196,8 +196,9 @@ class QLearner(ReplayLearner):
 
     def update(self, state: ReplayState, trajectory: Trajectory, key: Array) -> tuple[ReplayState, Metrics]:
         if self.config.importance:  # how likely actions were is known while their policy is
-            policy = self.policy(state)
-            q, _ = self._q(policy["q"], trajectory.observation, trajectory.memory, trajectory.first)
+            policy = self._acting(state)
+            seen = self.seen(policy, trajectory.observation)
+            q, _ = self._q(policy["q"], seen, trajectory.memory, trajectory.first)
             chance = taken_chance(q, trajectory.action, self._legal(trajectory.avail), policy["epsilon"])
             trajectory = trajectory._replace(extras={**trajectory.extras, "chance": chance})
             state = state._replace(learned=state.learned._replace(extra=policy["epsilon"]))
@@ -207,7 +208,7 @@ class QLearner(ReplayLearner):
         self, learned: Learned, replay: Replay, place: tuple[Array, Array, Array], factor: Array, key: Array
     ) -> tuple[Learned, Array, dict[str, Array]]:
         row, env, weight = place
-        seen = stretch(replay, row, env, self.window)
+        seen = learned.scales.experience(stretch(replay, row, env, self.window))
         loss = jax.value_and_grad(self._loss, has_aux=True)
         (_, (error, metrics)), grads = loss(learned.params, learned.targets, seen, weight, learned.extra)
         metrics["grad_norm"] = optax.tree.norm(grads["q"])
@@ -263,8 +264,8 @@ class QLearner(ReplayLearner):
         assert seen.next_alive is not None
         weight, over = learning_weight(self.spec, seen.alive), seen.terminated | seen.truncated
         reward, terminated = seen.reward, seen.terminated
-        for team in self.teams:
-            reward = reward.at[..., team].set(self._team_reward(reward, team)[..., None])
+        if self.teams:
+            reward = self.paid(reward)
         if self.sides:
             reward = jnp.stack([self._team_reward(reward, side) for side in self.sides], -1)
             left, going = seen.next_alive, seen.next_alive & ~over
@@ -273,6 +274,11 @@ class QLearner(ReplayLearner):
             weight = jnp.stack([seen.alive[..., side].any(-1) for side in self.sides], -1)
         begins = jnp.concatenate([seen.first[1:], jnp.zeros_like(seen.first[:1])])
         return Columns(reward, terminated, over | begins[..., None], weight.astype(jnp.float32))
+
+    def paid(self, reward: Array) -> Array:
+        for team in self.teams or self.sides:
+            reward = reward.at[..., team].set(self._team_reward(reward, team)[..., None])
+        return reward
 
     def _team_reward(self, reward: Array, team: np.ndarray) -> Array:
         """[T, b] what a team earned, of its agents' rewards [T, b, N]."""

@@ -16,12 +16,14 @@ from flockrl.algos.credit import CreditConfig
 from flockrl.algos.defaults import STRETCH, settle
 from flockrl.algos.learner_config import LearnerConfig
 from flockrl.algos.parts import adam, check_layers, descend, require_room, schedule_factor
+from flockrl.algos.scales import Scales, earn, in_deviations, look, no_unit
 from flockrl.comm.settings import draws_lots
 from flockrl.core.devices import spread
 from flockrl.core.errors import UsageError
-from flockrl.core.groups import make_groups
+from flockrl.core.groups import make_groups, pooling
 from flockrl.core.settings import check_numbers
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
+from flockrl.nets.normalisation import moments
 from flockrl.replay.ring import Replay, add, draw, make_replay, prioritize, replay_bytes
 
 TRANSITIONS, SEQUENCES = 256, 32
@@ -62,6 +64,11 @@ class ReplayConfig(LearnerConfig, CreditConfig):
     games that are won or lost."""
     tau: float = 0.02
     """How far the target networks move towards the online ones when they move."""
+    normalize_reward: bool = True
+    """Count rewards in units of a hundredth of the largest discounted return so far, so that learning does not depend
+    on the size of rewards."""
+    normalize_obs: bool = False
+    """Scale observations, and the global state, by their running mean and deviation; pictures stay as they are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,6 +76,8 @@ class ReplayConfig(LearnerConfig, CreditConfig):
         check_numbers(self, "learning_starts", "priority_alpha", "burn_in", least=0)
         check_numbers(self, "priority_beta", "gamma", least=0, most=1)
         check_numbers(self, "tau", above=0, most=1)
+        if self.normalize_obs and self.net != "flat":
+            raise UsageError("normalize_obs scales every place of a row, and a set has no places: use --net flat.")
         if self.burn_in and not self.recurrent:
             raise UsageError("burn_in fills a memory: use it with memory=gru.")
         if self.batch_size is not None and self.steps > self.batch_size:
@@ -96,7 +105,7 @@ class Learned(NamedTuple):
     """What gradient steps change, apart from priorities.
 
     params, targets, optimiser: dicts from a kind of network to a tuple of them. extra: what a family adds, e.g.
-    SAC's temperatures. updates: gradient steps so far.
+    SAC's temperatures. updates: gradient steps so far. scales: those on which rewards and observations are read.
     """
 
     params: PyTree
@@ -104,6 +113,7 @@ class Learned(NamedTuple):
     optimiser: PyTree
     extra: PyTree
     updates: Array
+    scales: Scales = Scales()
 
 
 class ReplayState(NamedTuple):
@@ -142,6 +152,8 @@ class ReplayLearner(ABC):
         self.rows, self.lengthy = max(wanted, least) * steps, least > wanted
         self.seeds = draws_lots(config)
         self.groups = make_groups(spec, config.share)
+        self.pool = pooling(self.groups, spec.num_agents)
+        self.normal = config.normalize_obs and not spec.sight.pictures
         self.optimiser = adam(config.max_grad_norm, eps=1e-8, freeze=config.freeze)
 
     def algorithm(self) -> Algorithm:
@@ -150,11 +162,11 @@ class ReplayLearner(ABC):
         require_room(self.bytes, f"A replay of {self.rows * self.envs:,} transitions takes", cause)
         about = f"{self.note}, " if self.note else ""
         note = f"{about}replay of {self.rows * self.envs:,} transitions, {self.bytes / 1e6:,.0f} MB"
+        talks, weighs = self.talk is not None, self.talk is not None and self.talk.weighs
         return Algorithm(
-            self.init, self.policy, self.act, self.update, self.memory, self.config.rollout_steps, note,
-            says=None if self.talk is None else self.says, talk=self.talk, scores=self.scores,
-            attends=self.attends if self.talk and self.talk.weighs else None,
-            critic=Critic(self._valuing, self.values_along),
+            self.init, self._acting, self._read(self.act), self.update, self.memory, self.config.rollout_steps, note,
+            says=self._read(self.says) if talks else None, talk=self.talk, scores=self._read(self.scores),
+            attends=self._read(self.attends) if weighs else None, critic=Critic(self._valuing, self._returns),
         )  # fmt: skip
 
     # What a family says
@@ -206,6 +218,32 @@ class ReplayLearner(ABC):
         """What of a state values need."""
         return state.learned._replace(targets=(), optimiser=())
 
+    def _returns(self, learned: Learned, trajectory: Trajectory) -> Array:
+        """[T, B, N] the same values as returns."""
+        scales = learned.scales
+        return scales.values(self.values_along(learned, scales.experience(trajectory)))
+
+    def _acting(self, state: ReplayState) -> PyTree:
+        """The policy, with what it needs to read observations."""
+        params = self.policy(state)
+        return {**params, "seen": state.learned.scales.seen} if self.normal else params
+
+    def seen(self, params: PyTree, observation: Observation) -> Observation:
+        """An observation as networks read it."""
+        if not self.normal:
+            return observation
+        return observation._replace(obs=in_deviations(observation.obs, params["seen"]))
+
+    def _read(self, ask: Any) -> Any:
+        """A method (params, observation, ...) that is given observations as networks read them."""
+        if not self.normal or ask is None:
+            return ask
+        return lambda params, observation, *rest: ask(params, self.seen(params, observation), *rest)
+
+    def paid(self, reward: Array) -> Array:
+        """[T, B, N] what each agent learns from, of its rewards."""
+        return reward
+
     def memory(self, batch: int) -> PyTree:
         return ()
 
@@ -224,8 +262,26 @@ class ReplayLearner(ABC):
         optimiser = {name: tuple(map(self.optimiser.init, nets)) for name, nets in params.items()}
         # A copy: the targets start equal and must not share memory with what is donated.
         targets = jax.tree.map(jnp.copy, {name: params[name] for name in self.followed or params})
-        learned = Learned(params, targets, optimiser, self._extra(), jnp.int32(0))
+        learned = Learned(params, targets, optimiser, self._extra(), jnp.int32(0), self._scales())
         return ReplayState(learned, self._replay(), jnp.int32(0))
+
+    def _scales(self) -> Scales:
+        count, size = self.spec.num_agents, self.spec.state_size
+        return Scales(
+            reward=no_unit(self.envs, count) if self.config.normalize_reward else (),
+            seen=moments((count, self.spec.obs_size)) if self.normal else (),
+            central=moments((1, size)) if self.normal and size else (),
+        )
+
+    def _measured(self, learned: Learned, trajectory: Trajectory) -> Learned:
+        """With scales that know a rollout."""
+        scales = look(learned.scales, trajectory, self.pool)
+        if self.config.normalize_reward:
+            bonus: Any = trajectory.extras.get("bonus", ())
+            reward = trajectory.reward if bonus == () else trajectory.reward + bonus(trajectory)
+            args = self.paid(reward), trajectory.first, self.config.gamma, self.pool
+            scales = scales._replace(reward=earn(scales.reward, *args))
+        return learned._replace(scales=scales)
 
     def _replay(self) -> Replay:
         memory = self.remembered(self.memory(self.envs)) if self.recurrent else ()
@@ -263,11 +319,13 @@ class ReplayLearner(ABC):
             learned, priority, metrics = learn(*carry[:2], jax.random.fold_in(key, i))
             return learned, priority, jax.tree.map(jnp.add, carry[2], metrics)
 
-        begin = state.learned, replay.priority
+        begin = self._measured(state.learned, trajectory), replay.priority
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn, *begin, key)[2])
         learned, priority, totals = jax.lax.fori_loop(0, count, once, (*begin, zeros))
         metrics = jax.tree.map(lambda x: x / jnp.maximum(count, 1), totals)
         metrics |= {"updates": learned.updates.astype(jnp.float32), "lr": config.lr * factor}
+        if config.normalize_reward:
+            metrics["reward_unit"] = learned.scales.reward.size.mean()
         return after._replace(learned=learned, replay=replay._replace(priority=priority, bonus=())), metrics
 
     def _descend(self, learned: Learned, name: str, grads: Any, lr: Array) -> Learned:

@@ -158,7 +158,8 @@ class SAC(OffPolicy):
         """[B, N] divergence from the policy of `old` to that of `new`, which sees `other` where that is given.
         Squashing by tanh leaves it as it is."""
         remembered, views = self._apart(memory)[0], ((old, seen), (new, seen if other is None else other))
-        pairs = zip(*(self.actor.step(params["actor"], view, remembered)[0] for params, view in views), strict=True)
+        outs = (self.actor.step(params["actor"], self.seen(params, view), remembered)[0] for params, view in views)
+        pairs = zip(*outs, strict=True)
         parts = []
         for group, (before, after), legal in zip(self.groups, pairs, self._legal(seen.avail), strict=True):
             if group.continuous:

@@ -21,9 +21,9 @@ from flockrl.training.config import RunConfig
 from flockrl.training.players import frozen_params
 from flockrl.training.run import Run
 
-NOT_LEARNED = re.compile(r"\b(optimiser|replay|iterations|updates|critic_memory)\b")
+NOT_LEARNED = re.compile(r"\b(optimiser|replay|iterations|updates|critic_memory|earned)\b")
 """Parts of a learner's state that belong to its own history: a new run begins them anew."""
-PER_AGENT = re.compile(r"\b(value_moments|paid)\b")
+PER_AGENT = re.compile(r"\b(value_moments|paid|most)\b")
 """Parts that have one number for each agent, equal within a kind."""
 SHOWN = 3
 """Names that an error lists before it only counts the others."""
