@@ -45,9 +45,9 @@ class SACConfig(OffPolicyConfig):
     """Settings of the SAC family. Try first: --lr, --critic-lr, --gamma, --steps-per-update, --hidden, --memory."""
 
     temperature: float | None = None
-    """Weight of the policy's entropy; None lets every agent learn its own."""
+    """What an entropy of 1 is worth, in rewards of the environment; None lets every agent learn it."""
     temperature_start: float = 0.1
-    """Where learned temperatures begin."""
+    """Where learned temperatures begin; with normalize_reward in its units."""
     target_entropy: float | None = None
     """Entropy that learned temperatures aim for; by default minus the number of action dimensions (in units of half
     their range), or 0.3 ln(number of legal actions) for discrete actions."""
@@ -100,9 +100,10 @@ class SAC(OffPolicy):
         return log_alpha, self.tempering.init(log_alpha)
 
     def _alpha(self, learned: Learned) -> Array:
-        """[N] temperatures."""
-        fixed = self.config.temperature
-        return jnp.full(self.spec.num_agents, fixed) if fixed is not None else jnp.exp(learned.extra[0])
+        """[N] temperatures, in units of rewards."""
+        if self.config.temperature is None:
+            return jnp.exp(learned.extra[0])
+        return learned.scales.units(jnp.full(self.spec.num_agents, self.config.temperature))
 
     def _target_entropy(self, avail: Array | None) -> Array:
         """[N] or [..., N] entropies that temperatures aim for. Where little is legal, little entropy is possible."""

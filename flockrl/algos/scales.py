@@ -48,10 +48,13 @@ class Scales(NamedTuple):
         """Values [..., N] as returns, of those in units."""
         return value * self.reward.size if isinstance(self.reward, Unit) else value
 
+    def units(self, reward: Array) -> Array:
+        """Rewards [..., N], or what counts like them, in units."""
+        return reward / self.reward.size if isinstance(self.reward, Unit) else reward
+
     def experience(self, batch: Any) -> Any:
         """A `Batch` or `Trajectory` as it is learned from."""
-        if isinstance(self.reward, Unit):
-            batch = batch._replace(reward=batch.reward / self.reward.size)
+        batch = batch._replace(reward=self.units(batch.reward))
         if isinstance(self.seen, Moments):
             batch = batch._replace(obs=in_deviations(batch.obs, self.seen))
             batch = batch._replace(next_obs=in_deviations(batch.next_obs, self.seen))

@@ -94,6 +94,17 @@ def test_larger_rewards_teach_the_same_bit_for_bit(name):
     assert gap(learned(off, plain)[0].learned.params, learned(off, large)[0].learned.params) > 1e-4
 
 
+@pytest.mark.parametrize("name", ["isac", pytest.param("masac", marks=pytest.mark.slow)])
+def test_a_temperature_counts_in_rewards_of_the_environment(name):
+    """If rewards are 1024 times as large, a temperature that is so too teaches the same."""
+    spec, made = algorithm(name, temperature=0.25)
+    plain = list(rollouts(spec))
+    large = [part._replace(reward=1024 * part.reward) for part in plain]
+    one = learned(made, plain)[0].learned.params
+    assert gap(one, learned(algorithm(name, temperature=256.0)[1], large)[0].learned.params) == 0
+    assert gap(one, learned(made, large)[0].learned.params) > 1e-4
+
+
 def test_a_team_has_the_unit_of_what_it_earns_together():
     """Two agents of a side, paid 3 and 1: their sum is 4, their mean 2, and alone they earn 3 and 1."""
     spec = EnvSpec("test", ("a_0", "a_1"), (Box((2,)),) * 2, (Discrete(2),) * 2, 9)
