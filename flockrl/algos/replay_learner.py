@@ -34,6 +34,8 @@ TRANSITIONS, SEQUENCES = 256, 32
 class ReplayConfig(LearnerConfig, CreditConfig):
     """Settings of every learner with a replay."""
 
+    hidden: tuple[int, ...] = (128, 128)
+    """Sizes of the hidden layers of each network."""
     sequence: int | None = None
     """Steps in a row that a sample learns from; by default 1, or 25 with memory and as many as a rollout
     has where that is more."""
