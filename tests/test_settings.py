@@ -32,7 +32,7 @@ INF, NAN = float("inf"), float("nan")
         ("mappo", {"bonus": "rnd", "bonus_gamma": 1}, "bonus_gamma must be at least 0 and below 1, not 1.0."),
         ("mappo", {"bonus": "count", "bonus_bits": 129}, "bonus_bits must be from 1 to 128, not 129."),
         ("maac", {"attention_heads": 0}, "attention_heads must be at least 1, not 0."),
-        ("maac", {"attention_heads": 3}, "attention_heads (3) must divide the last hidden layer (64): change one."),
+        ("maac", {"attention_heads": 3}, "attention_heads (3) must divide the last hidden layer (128): change one."),
         ("masac", {"tau": 0}, "tau must be above 0 and at most 1, not 0.0."),
         ("qmix", {"mixer_size": 0}, "mixer_size must be at least 1, not 0."),
         ("implicit_q", {"expectile": 1}, "expectile must be above 0 and below 1, not 1.0."),
