@@ -1,8 +1,8 @@
 """The scales on which learners with a replay count rewards and read observations.
 
 Learning rates, limits of gradients and the noise of networks have sizes of their own, and what is learned should fit
-to them. Rewards are counted in a unit: a hundredth of the largest discounted return so far, so that values stay
-between about -100 and 100 whatever the environment pays. If all rewards are twice as large, the policies are the
+to them. Rewards are counted in a unit: a tenth of the largest discounted return so far, so that values stay
+between about -10 and 10 whatever the environment pays. If all rewards are twice as large, the policies are the
 same, bit for bit. The replay keeps rewards and observations as they were; they are scaled when they are learned from.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from flockrl.core.types import Array, Trajectory
 from flockrl.nets.normalisation import Moments, observe
 
-FULL = 100.0
+FULL = 10.0
 """The size of the largest return in its own unit."""
 LIMIT = 10.0
 """Normalised observations are cut off here."""
