@@ -38,6 +38,8 @@ from flockrl.policies.stochastic import legal
 class PPOConfig(OnPolicyConfig):
     """Settings of the PPO family. Try first: --lr, --entropy, --rollout-steps, --gamma, --hidden, --memory, --share."""
 
+    hidden: tuple[int, ...] = (128, 128)
+    """Sizes of the hidden layers of each network."""
     critic: Literal["own", "central", "agent"] = "central"
     """What the critic reads: the agent's own observation, the global state (else all observations), or both."""
     counterfactual: Literal["return", "critic"] = "return"

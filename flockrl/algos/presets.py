@@ -35,11 +35,12 @@ IC3, TARMAC = {"comm": "ic3net", "memory": "gru"}, {"comm": "tarmac", "comm_roun
 DGN = {"comm": "gat", "comm_rounds": 2}
 MMD = {
     "gamma": 1.0, "gae_lambda": 1.0, "entropy": 0.0, "magnet": 0.2, "magnet_rate": 0.02, "lr": 1e-3, "epochs": 4,
-    "minibatches": 1, "rollout_steps": 64, "share": "all",
+    "minibatches": 1, "rollout_steps": 64, "share": "all", "hidden": (64, 64),
 }  # fmt: skip
 LEAGUE = {"self_play": "league", "pool_size": 24}
 COMA = {**CENTRAL, "credit": "counterfactual"}
-A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25}
+A2C = {"epochs": 1, "minibatches": 1, "clip": None, "rollout_steps": 25, "hidden": (64, 64)}
+TRUST = {"entropy": 0.0, "hidden": (64, 64)}
 
 PRESETS: dict[str, Preset] = {
     "ppo": Preset("ppo", OWN, "proximal policy optimisation for one agent", "ippo or mappo"),
@@ -49,7 +50,7 @@ PRESETS: dict[str, Preset] = {
     "maa2c": Preset("ppo", {**CENTRAL, **A2C, "rollout_steps": 5}, "advantage actor-critic with central critics"),
     "happo": Preset("happo", {}, "PPO for agents that share nothing, one after the other"),
     "haa2c": Preset("happo", A2C, "advantage actor-critic for agents that share nothing, one after the other"),
-    "hatrpo": Preset("hatrpo", {"entropy": 0.0}, "trust regions for agents that share nothing, one after the other"),
+    "hatrpo": Preset("hatrpo", TRUST, "trust regions for agents that share nothing, one after the other"),
     "coma": Preset("ppo", COMA, "MAPPO whose agents compare their action with their other ones"),
     "mmd": Preset("ppo", {**OWN, **MMD}, "magnetic mirror descent: PPO near a policy that follows slowly, for games"),
     "league": Preset("ppo", {**OWN, **LEAGUE}, "PPO in a league: main agents, and exploiters who look for weaknesses"),

@@ -72,7 +72,7 @@ def test_communicating_teams_beat_random(tmp_path, env, margin):
 @pytest.mark.slow
 def test_predators_beat_random_predators(tmp_path):
     """Against the same prey, which acts at random in both cases."""
-    run = train(tmp_path, "mappo", "mpe/simple_tag", 120_000)
+    run = train(tmp_path, "mappo", "mpe/simple_tag", 120_000, hidden=(64, 64))
     assert returns(run, [3])[:3].mean() > random_return(run)[:3].mean() + 10
 
 
