@@ -20,7 +20,7 @@ import flockrl
 from flockrl.core.types import Array, Observation, PyTree
 
 ENV = "mpe/simple_spread"
-BASE: dict[str, Any] = {"agent_ids": False, "gamma": 0.9}
+BASE: dict[str, Any] = {"agent_ids": False, "gamma": 0.9, "hidden": (64, 64), "normalize_reward": False}
 FACTORS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "ids": {"agent_ids": True},
@@ -32,6 +32,7 @@ FACTORS: dict[str, dict[str, Any]] = {
     "gradient step per 10 steps": {"steps_per_update": 10},
     "gradient step per 50 steps": {"steps_per_update": 50},
     "standardised reward": {},
+    "reward in units": {"normalize_reward": True},
     "memory": {"memory": "gru"},
 }
 
