@@ -150,7 +150,7 @@ def test_four_prisoners_find_a_code(tmp_path):
     best = 0.0
     for seed in (20, 22, 24):
         run = flockrl.train(
-            "mappo", RIDDLE, steps=500_000, envs=256, seed=seed, eval_episodes=4000, bonus="belief", bonus_scale=0.3,
+            "mappo", RIDDLE, steps=800_000, envs=256, seed=seed, eval_episodes=4000, bonus="belief", bonus_scale=0.3,
             bonus_entries="15:19", quiet=True, out=tmp_path / str(seed), **settings,
         )  # fmt: skip
         best = max(best, run.result["final_eval_return"])

@@ -6,11 +6,9 @@ import flockrl
 
 COUNT = {"bonus": "count", "bonus_on": "state"}
 COARSE = COUNT | {"bonus_cell": 0.2, "bonus_schedule": "linear"}
-AS_CHOSEN = {"hidden": (64, 64), "normalize_reward": False}
-"""Settings of learners with a replay with which the others were chosen."""
-RUN = AS_CHOSEN | {
-    "envs": 32, "n_step": 5, "lr": 1e-3, "explore_part": 0.05, "steps_per_update": 25, "eval_every": 10**7,
-    "checkpoint_every": 10**7, "quiet": True,
+RUN = {
+    "hidden": (64, 64), "normalize_reward": False, "envs": 32, "n_step": 5, "lr": 1e-3, "explore_part": 0.05,
+    "steps_per_update": 25, "eval_every": 10**7, "checkpoint_every": 10**7, "quiet": True,
 }  # fmt: skip
 
 
@@ -26,7 +24,7 @@ def test_a_door_that_one_holds_open_for_the_other_is_passed_for_a_bonus_alone(tm
 def test_a_deviation_that_two_must_make_at_once_is_tried_for_a_bonus_on_what_is_done(tmp_path):
     """With this seed QMIX alone stays at 10."""
     bonus = COUNT | {"bonus_actions": True, "bonus_scale": 1.0, "bonus_schedule": "linear"}
-    own = AS_CHOSEN | {"gamma": 0.95, "steps": 24_000, "steps_per_update": 10, "eval_every": 24_000, "quiet": True}
+    own = {"gamma": 0.95, "steps": 24_000, "steps_per_update": 10, "eval_every": 24_000, "quiet": True}
     run = flockrl.train("qmix", "explore/k_step", seed=0, out=tmp_path / "run", **own, **bonus)
     assert run.evaluate(4).mean == 13
 
