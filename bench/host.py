@@ -59,7 +59,7 @@ def measure(module: str, envs: int, rounds: int, seconds: float, workers: int | 
     """Steps per second of training and of random stepping, measured in turns."""
     name = f"pettingzoo/{module}"
     options = TrainOptions(envs=envs, steps=10**9, eval_episodes=1, workers=workers)
-    program = make_program(RunConfig("mappo", name, options, make_config("mappo", {})), make(name))
+    program = make_program(RunConfig("mappo", name, options, make_config("mappo", {"hidden": (64, 64)})), make(name))
     ours, theirs = [], []
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         limit(pool, module, envs, 0.1)

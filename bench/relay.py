@@ -39,7 +39,7 @@ def record(file: Path, envs: int = 64, rounds: int = 4) -> None:
     from flockrl.rollouts.compiled import scan_rollout, start
 
     env: Any = make(ENV)
-    config = make_config("ippo", {"rollout_steps": env.spec.max_steps})
+    config = make_config("ippo", {"rollout_steps": env.spec.max_steps, "hidden": (64, 64)})
     algorithm = make_algorithm("ippo", env.spec, config, envs=envs, updates=1)
     params = algorithm.params(jax.jit(algorithm.init)(jax.random.key(0)))
     play = jax.jit(lambda actors, key: scan_rollout(algorithm, params, env, actors, key))

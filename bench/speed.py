@@ -224,7 +224,13 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
     """Measure whole training; and gradient steps alone and their floor, in turns."""
     algorithm, every = OFF_POLICY[name]
-    settings = {"share": "none", "batch_size": 1024, "steps_per_update": every, "learning_starts": 0}
+    settings = {
+        "share": "none",
+        "hidden": (64, 64),
+        "batch_size": 1024,
+        "steps_per_update": every,
+        "learning_starts": 0,
+    }
     config = make_config(algorithm, {**settings, "rollout_steps": 25, "buffer_size": 100_000})
     env = make(CONTINUOUS)
     program = make_program(RunConfig(algorithm, CONTINUOUS, TrainOptions(envs=16, steps=10**9), config), env)
@@ -277,7 +283,8 @@ def replay_capacity(rounds: int) -> Iterator[dict[str, Any]]:
     programs, states = {}, {}
     speeds: dict[int, list[float]] = {}
     for size in (10_000, 1_000_000):
-        config = make_config("maddpg", {"buffer_size": size, "learning_starts": 0, "steps_per_update": 100})
+        own = {"hidden": (64, 64), "buffer_size": size, "learning_starts": 0, "steps_per_update": 100}
+        config = make_config("maddpg", own)
         run = RunConfig("maddpg", CONTINUOUS, TrainOptions(envs=16, steps=10**9), config)
         programs[size] = make_program(run, make(CONTINUOUS))
         programs[size].compile(0)

@@ -125,7 +125,6 @@ def states(name, sizes, **settings):
     return found
 
 
-@pytest.mark.slow
 def test_what_goes_on_in_the_next_stage():
     (old, theirs), (fresh, mine) = states("mappo", (2, 3), net="deep_set", hidden=(4,), entity_size=4)
     old = old._replace(updates=old.updates + 7, paid=old.paid._replace(mean=old.paid.mean + 5.0))
@@ -133,6 +132,14 @@ def test_what_goes_on_in_the_next_stage():
     jax.tree.map(np.testing.assert_array_equal, (after.params, after.optimiser), (old.params, old.optimiser))
     assert after.updates == 7
     np.testing.assert_array_equal(after.paid.mean, [5.0] * 3)
+    small = {"buffer_size": 50, "learning_starts": 0}
+    (old, theirs), (fresh, mine) = states("iql", (2, 3), net="deep_set", hidden=(4,), entity_size=4, **small)
+    unit = old.learned.scales.reward._replace(most=np.full(2, 7.0, np.float32))
+    old = old._replace(learned=old.learned._replace(scales=old.learned.scales._replace(reward=unit)))
+    learned = carried(old, fresh, theirs, mine).learned
+    jax.tree.map(np.testing.assert_array_equal, learned.params, old.learned.params)
+    np.testing.assert_array_equal(learned.scales.reward.most, [7.0] * 3)  # what agents earn, they earn anew
+    np.testing.assert_array_equal(learned.scales.reward.earned, np.zeros((2, 3)))
     (old, theirs), (fresh, mine) = states("ippo", (2, 3), hidden=(4,))
     with pytest.raises(UsageError, match="from 2 agents that see 12 numbers to 3 that see 18"):
         carried(old, fresh, theirs, mine)

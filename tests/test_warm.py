@@ -108,6 +108,18 @@ def test_the_replay_and_its_counters_begin_anew(iddpg):
     assert note == f"{len(jax.tree.leaves(source.learned[:2]))} arrays from {iddpg.path}"
 
 
+def test_values_in_other_units_are_refused(iddpg, tmp_path):
+    plain = {**REPLAY, "normalize_reward": False}
+    config, anew = fresh("iddpg", iddpg.path, **plain)
+    for partly in (False, True):
+        with pytest.raises(flockrl.UsageError, match=r"counts rewards otherwise .*: set --normalize-reward"):
+            begin(config, anew, partly)
+    other = flockrl.train("iddpg", ENV, out=tmp_path / "plain", **RUN, **plain)
+    config, anew = fresh("iddpg", other.path, **REPLAY)
+    with pytest.raises(flockrl.UsageError, match=r"counts rewards otherwise .*: set --no-normalize-reward"):
+        begin(config, anew, True)
+
+
 def test_the_replay_may_have_another_size(iddpg):
     config, anew = fresh("iddpg", iddpg.path, **{**REPLAY, "buffer_size": 500})
     new, _ = begin(config, anew, False)

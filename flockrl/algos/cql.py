@@ -40,7 +40,7 @@ class CQLConfig(SACConfig):
     conservative_actions: int = 10
     """Real actions of each of the three kinds that stand for all actions."""
     normalize_reward: bool = False
-    """Count rewards in units of a tenth of the largest discounted return so far; `conservative` then refers to
+    """Count rewards in units of a tenth of the largest discounted sum so far; `conservative` then refers to
     values in this unit."""
 
     def __post_init__(self) -> None:

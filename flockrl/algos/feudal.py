@@ -29,6 +29,7 @@ from flockrl.algos.presets import family
 from flockrl.algos.roles import RoleGoals
 from flockrl.algos.segments import decided, segments
 from flockrl.core.errors import UsageError
+from flockrl.core.groups import make_groups
 from flockrl.core.random import Source, Tape, fold_in
 from flockrl.core.types import Algorithm, Array, Critic, EnvSpec, Metrics, Observation, PyTree, Trajectory
 from flockrl.envs.assignment import share_out
@@ -67,6 +68,8 @@ class _Feudal:
         self.goals, self.tasks, self.tiers = goals, tasks, made
         if config.allocate != "scores" and made["manager"].scores is None:
             raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
+        if config.allocate != "scores":
+            _require_one_unit(config, tasks)
 
     @property
     def learns_goals(self) -> bool:
@@ -187,6 +190,17 @@ def _goals(spec: EnvSpec, config: FeudalConfig, updates: int) -> EntityGoals | R
     if config.goal == ROLE:
         return RoleGoals(spec, config.of_roles("roles"), config.of_roles("roles_after"), updates)
     return EntityGoals(spec, config.goal, config.environment_share or 0.0)
+
+
+def _require_one_unit(config: FeudalConfig, tasks: EnvSpec) -> None:
+    """Refuse to add up scores that count in units of their own."""
+    manager = config.tier("manager")
+    alone = getattr(manager, "normalize_reward", False) and getattr(manager, "mixer", "none") == "none"
+    if alone and len(make_groups(tasks, manager.share)) > 1:
+        raise UsageError(
+            f"manager={config.manager} counts the rewards of agents that share nothing in units of their own, and "
+            f"--allocate {config.allocate} adds up their scores: set --manager.no-normalize-reward."
+        )
 
 
 def _own(key: Source, tier: str) -> Any:

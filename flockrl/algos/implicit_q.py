@@ -47,7 +47,7 @@ class ImplicitQConfig(OffPolicyConfig):
     advantage_limit: float = 100.0
     """The largest weight of an action in the policies' loss."""
     normalize_reward: bool = False
-    """Count rewards in units of a tenth of the largest discounted return so far; `advantage_scale` then refers to
+    """Count rewards in units of a tenth of the largest discounted sum so far; `advantage_scale` then refers to
     advantages in this unit."""
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class Preset(NamedTuple):
 OWN, CENTRAL = {"critic": "own"}, {"critic": "central"}
 OWN_BASE, CENTRAL_BASE = {"baseline": "own"}, {"baseline": "central"}
 MIXED = {"lr": 1e-3, "tau": 0.005}
+DQN = {"lr": 1e-3, "n_step": 3}
 IC3, TARMAC = {"comm": "ic3net", "memory": "gru"}, {"comm": "tarmac", "comm_rounds": 2}
 DGN = {"comm": "gat", "comm_rounds": 2}
 MMD = {
@@ -73,7 +74,7 @@ PRESETS: dict[str, Preset] = {
     "masac": Preset("sac", CENTRAL, "SAC with critics of all observations and actions"),
     "hasac": Preset("hasac", {}, "SAC for agents that share nothing, one after the other"),
     "maac": Preset("maac", {}, "SAC whose critics choose by attention which agents to look at"),
-    "dqn": Preset("q_learning", {"lr": 1e-3}, "deep Q-learning for one agent", "iql, vdn or qmix"),
+    "dqn": Preset("q_learning", DQN, "deep Q-learning for one agent", "iql, vdn or qmix"),
     "iql": Preset("q_learning", {}, "independent Q-learning"),
     "vdn": Preset("q_learning", {"mixer": "sum"}, "value decomposition: the team's value is a sum"),
     "qmix": Preset("q_learning", {"mixer": "monotonic", **MIXED}, "values mixed monotonically by the global state"),

@@ -59,7 +59,8 @@ class QConfig(ReplayConfig):
     """Let agents that learn alone weigh replayed steps by how much likelier, or less likely, the others would do now
     what they did then."""
     conservative: float = 0.0
-    """How hard values of actions that the data does not show are pushed down (CQL); 0 where agents act themselves."""
+    """How hard values of actions that the data does not show are pushed down (CQL), in the unit of rewards; 0 where
+    agents act themselves."""
     mixer_size: int | None = None
     """Width of the monotonic mixer; by default 32."""
     hyper_size: int | None = None
@@ -85,7 +86,7 @@ class QConfig(ReplayConfig):
         if self.importance:
             self._check_importance()
         if self.td_lambda and self.n_step > 1:
-            raise UsageError("td_lambda and n_step are two ways to look ahead: set only one of them.")
+            raise UsageError(f"td_lambda and n_step ({self.n_step}) are two ways to look ahead: set --n-step 1.")
 
     def _check_importance(self) -> None:
         if self.mixer != "none":

@@ -67,7 +67,7 @@ class ReplayConfig(LearnerConfig, CreditConfig):
     tau: float = 0.02
     """How far the target networks move towards the online ones when they move."""
     normalize_reward: bool = True
-    """Count rewards in units of a tenth of the largest discounted return so far, so that learning does not depend
+    """Count rewards in units of a tenth of the largest discounted sum so far, so that learning does not depend
     on the size of rewards."""
     normalize_obs: bool = False
     """Scale observations, and the global state, by their running mean and deviation; pictures stay as they are."""

@@ -247,7 +247,8 @@ class SAC(OffPolicy):
             gradient = surplus.sum(axes) / jnp.maximum(alive.sum(axes), 1.0)
             step, state = self.tempering.update(gradient, state)
             learned = learned._replace(extra=(log_alpha + self.config.temperature_lr * factor * step, state))
-        return learned, {**metrics, "temperature": self._alpha(learned).mean()}
+        given = self.config.temperature
+        return learned, {**metrics, "temperature": self._alpha(learned).mean() if given is None else jnp.float32(given)}
 
 
 def _normal(out: Array) -> tuple[Array, Array]:

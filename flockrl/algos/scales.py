@@ -1,9 +1,9 @@
 """The scales on which learners with a replay count rewards and read observations.
 
 Learning rates, limits of gradients and the noise of networks have sizes of their own, and what is learned should fit
-to them. Rewards are counted in a unit: a tenth of the largest discounted return so far, so that values stay
-between about -10 and 10 whatever the environment pays. If all rewards are twice as large, the policies are the
-same, bit for bit. The replay keeps rewards and observations as they were; they are scaled when they are learned from.
+to them. Rewards are counted in a unit: a tenth of the largest discounted sum of rewards so far, so that values
+are about as large whatever the environment pays. If all rewards are twice as large, the policies are the same, bit
+for bit. The replay keeps rewards and observations as they were; they are scaled when they are learned from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flockrl.core.types import Array, Trajectory
 from flockrl.nets.normalisation import Moments, observe
 
 FULL = 10.0
-"""The size of the largest return in its own unit."""
+"""The size of the largest discounted sum of rewards in its own unit."""
 LIMIT = 10.0
 """Normalised observations are cut off here."""
 
@@ -33,7 +33,7 @@ class Unit(NamedTuple):
     @property
     def size(self) -> Array:
         """[N] what one unit is worth; 1 before the first reward."""
-        return jnp.where(self.most > 0, self.most / FULL, 1.0)
+        return jnp.where(self.most == 0, 1.0, self.most / FULL)
 
 
 class Scales(NamedTuple):

@@ -41,7 +41,7 @@ class TD3BCConfig(TD3Config):
     """Scale observations, and the global state, by the mean and deviation of the recording as far as it was read;
     pictures stay as they are."""
     normalize_reward: bool = False
-    """Count rewards in units of a tenth of the largest discounted return so far; `q_scale` makes up for their size
+    """Count rewards in units of a tenth of the largest discounted sum so far; `q_scale` makes up for their size
     anyway."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from flockrl.training.programs import make_program
 from flockrl.training.stages import FEWEST, STEPS, Curriculum, Position, position_of
 from flockrl.training.warm import resized
 
-OF_EXPERIENCE = re.compile(r"\b(replay|critic_memory)\b")
+OF_EXPERIENCE = re.compile(r"\b(replay|critic_memory|earned)\b")
 """Parts of a learner's state that are made of experience: where observations change, they begin anew."""
 
 

@@ -23,6 +23,8 @@ from flockrl.training.run import Run
 
 NOT_LEARNED = re.compile(r"\b(optimiser|replay|iterations|updates|critic_memory|earned)\b")
 """Parts of a learner's state that belong to its own history: a new run begins them anew."""
+UNIT = re.compile(r"\bscales\.reward\.most\b")
+"""Largest return of a learner that counts rewards in a unit."""
 PER_AGENT = re.compile(r"\b(value_moments|paid|most)\b")
 """Parts that have one number for each agent, equal within a kind."""
 SHOWN = 3
@@ -200,6 +202,9 @@ def take_over(
     listed = "; ".join(wrong[:SHOWN]) + (f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")
     if not taken:
         raise UsageError(f"Nothing of {name} fits this run: {listed}.")
+    for word, flag in (("is not there", "--no-normalize-reward"), ("is only there", "--normalize-reward")):
+        if any(UNIT.search(row) and row.endswith(word) for row in wrong):
+            raise UsageError(f"{name} counts rewards otherwise than this run, and so its values: set {flag}.")
     if wrong and not partly:
         raise UsageError(f"{name} does not fit this run: {listed}. Use --init-partly to take over what fits.")
     return result, f"{taken} arrays from {name}" + (f", {len(wrong)} did not fit: {listed}" if wrong else "")

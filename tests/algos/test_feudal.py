@@ -173,6 +173,11 @@ def test_what_cannot_be_is_refused():
         make_config("feudal", deep)
     with pytest.raises(UsageError, match="no scores to allocate"):
         feudal(manager="iql_tabular", manager_settings={}, allocate="auction")
+    alone = {"share": "none", "hidden": (4,), "buffer_size": 50}
+    with pytest.raises(UsageError, match=r"adds up their scores: set --manager\.no-normalize-reward"):
+        feudal(manager="iql", manager_settings=alone, allocate="auction")
+    feudal(manager="iql", manager_settings={**alone, "normalize_reward": False}, allocate="auction")
+    feudal(manager="vdn", manager_settings=alone, allocate="auction")
     with pytest.raises(UsageError, match="no entities 'door'"):
         feudal(goal="door")
 
