@@ -122,13 +122,13 @@ def _only(
     suite: str, parts: Sequence[dict[str, Any]], shared: dict[str, Any], words: Sequence[str]
 ) -> Callable[[str, str], bool]:
     """Whether an algorithm on an environment is of the piece that these words ask for; without words all are. Words
-    with a slash are beginnings of environments' names."""
+    that name no algorithm are beginnings of environments' names."""
     merged = [{**shared, **part} for part in parts]
     known = [{name for part in merged for name in _names(suite, part, key)} for key in ("algorithms", "environments")]
-    starts = tuple(word for word in words if "/" in word)
-    names = [word for word in words if "/" not in word]
-    for word in words:
-        if not any(env.startswith(word) for env in known[1]) if "/" in word else word not in known[0]:
+    starts = tuple(word for word in words if word not in known[0])
+    names = [word for word in words if word in known[0]]
+    for word in starts:
+        if not any(env.startswith(word) for env in known[1]):
             raise UsageError(f"Suite {suite} runs no {word!r}.{nearest(word, [*known[0], *known[1]])}")
 
     def wanted(algorithm: str, env: str) -> bool:

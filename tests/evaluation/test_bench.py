@@ -222,6 +222,7 @@ def test_a_piece_of_a_suite(tmp_path):
 
     assert piece("mappo", "mpe/") == [("mappo", "mpe/simple_spread"), ("mappo", "mpe/simple")]
     assert piece("games/") == [("ippo", "games/climbing"), ("mappo", "games/climbing"), ("iql", "games/penalty")]
+    assert piece("ippo", "games") == [("ippo", "games/climbing")]
     for wrong in ("qmix", "mpe/tag"):
         with pytest.raises(UsageError, match=f"Suite x runs no '{wrong}'"):
             piece(wrong)
