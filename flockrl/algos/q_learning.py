@@ -276,6 +276,7 @@ class QLearner(ReplayLearner):
         return Columns(reward, terminated, over | begins[..., None], weight.astype(jnp.float32))
 
     def paid(self, reward: Array) -> Array:
+        """[..., N] what each agent learns from: its side's reward where a mixer or `team_reward` says so."""
         for team in self.teams or self.sides:
             reward = reward.at[..., team].set(self._team_reward(reward, team)[..., None])
         return reward

@@ -254,7 +254,7 @@ def test_hidden_sides_do_not_mix():
         ({"mixer": "sum", "weighting": "central"}, "weighting has no meaning with mixer=sum: it belongs to weighted"),
         ({"hyper_size": 8}, "hyper_size has no meaning with mixer=none"),
         ({"burn_in": 3}, "memory=gru"),
-        ({"td_lambda": 0.5, "n_step": 2}, "set only one"),
+        ({"td_lambda": 0.5, "n_step": 2}, "set --n-step 1"),
         ({"sequence": 300, "batch_size": 256}, "batch_size"),
         ({"td_lambda": 1.5}, "td_lambda must be from 0 to 1, not 1.5"),
         ({"target_every": 0}, "target_every must be at least 1, not 0"),
