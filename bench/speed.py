@@ -224,14 +224,8 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 def measure_off_policy(name: str, rounds: int) -> dict[str, Any]:
     """Measure whole training; and gradient steps alone and their floor, in turns."""
     algorithm, every = OFF_POLICY[name]
-    settings = {
-        "share": "none",
-        "hidden": (64, 64),
-        "batch_size": 1024,
-        "steps_per_update": every,
-        "learning_starts": 0,
-    }
-    config = make_config(algorithm, {**settings, "rollout_steps": 25, "buffer_size": 100_000})
+    settings = {"share": "none", "hidden": (64, 64), "batch_size": 1024, "steps_per_update": every}
+    config = make_config(algorithm, {**settings, "learning_starts": 0, "rollout_steps": 25, "buffer_size": 100_000})
     env = make(CONTINUOUS)
     program = make_program(RunConfig(algorithm, CONTINUOUS, TrainOptions(envs=16, steps=10**9), config), env)
     program.compile(0)

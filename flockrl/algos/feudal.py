@@ -66,9 +66,9 @@ class _Feudal:
                 config.worker, goals.work, config.tier("worker"), envs=envs, updates=updates
             )
         self.goals, self.tasks, self.tiers = goals, tasks, made
-        if config.allocate != "scores" and made["manager"].scores is None:
-            raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
         if config.allocate != "scores":
+            if made["manager"].scores is None:
+                raise UsageError(f"manager={config.manager} has no scores to allocate goals by: use --allocate scores.")
             _require_one_unit(config, tasks)
 
     @property

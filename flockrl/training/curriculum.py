@@ -8,7 +8,6 @@ with networks that do not depend on them. Stages follow each other, or are chose
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +25,7 @@ from flockrl.training.config import RunConfig
 from flockrl.training.program import TrainState
 from flockrl.training.programs import make_program
 from flockrl.training.stages import FEWEST, STEPS, Curriculum, Position, position_of
-from flockrl.training.warm import resized
-
-OF_EXPERIENCE = re.compile(r"\b(replay|critic_memory|earned)\b")
-"""Parts of a learner's state that are made of experience: where observations change, they begin anew."""
+from flockrl.training.warm import OF_EXPERIENCE, resized
 
 
 class Staged:

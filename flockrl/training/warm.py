@@ -21,10 +21,13 @@ from flockrl.training.config import RunConfig
 from flockrl.training.players import frozen_params
 from flockrl.training.run import Run
 
-NOT_LEARNED = re.compile(r"\b(optimiser|replay|iterations|updates|critic_memory|earned)\b")
+EXPERIENCE = "replay|critic_memory|earned"
+OF_EXPERIENCE = re.compile(rf"\b({EXPERIENCE})\b")
+"""Parts of a learner's state that are made of experience: where observations change, they begin anew."""
+NOT_LEARNED = re.compile(rf"\b(optimiser|iterations|updates|{EXPERIENCE})\b")
 """Parts of a learner's state that belong to its own history: a new run begins them anew."""
 UNIT = re.compile(r"\bscales\.reward\.most\b")
-"""Largest return of a learner that counts rewards in a unit."""
+"""Largest discounted sum of rewards, of a learner that counts them in a unit."""
 PER_AGENT = re.compile(r"\b(value_moments|paid|most)\b")
 """Parts that have one number for each agent, equal within a kind."""
 SHOWN = 3
